@@ -1,0 +1,17 @@
+"""Errors whose message is meant for the person at the terminal."""
+
+
+class FednewsError(Exception):
+    """A failure that one line explains; the command line prints it and exits with ``exit_code``."""
+
+    exit_code = 1
+
+
+class UsageError(FednewsError):
+    """What the user typed or configured cannot work: exit code 2."""
+
+    exit_code = 2
+
+
+class DataError(FednewsError):
+    """A data file is malformed; the message names file and line."""
