@@ -1,0 +1,59 @@
+"""The recommendation model of FedNewsRec and CenNewsRec (Qi et al. 2020, section 3.1)."""
+
+from torch import Tensor
+
+from fednews.data.features import NewsInfo
+from fednews.models.base import NewsModel
+from fednews.models.encoders.news.convolution import ConvolutionAttentionTitle
+from fednews.models.encoders.user.long_short import LongShortUser
+from fednews.models.layers import WordEmbedding
+
+
+class FedNewsRecModel(NewsModel):
+    """CNN and self-attention over title words; long-term attention and short-term GRU over clicks.
+
+    With its defaults and frozen words the model has 2,522,800 trained parameters; the authors' Keras code counts
+    2,522,803, three of them scalar biases before a softmax, where they have no effect.
+
+    Args:
+        info: sizes of the data's vocabulary, and word vectors to start from.
+        word_dim: width of word vectors; those of ``data.word_vectors`` where given.
+        train_words: train, and so communicate, the word vectors (the authors' code freezes them).
+        filters: convolution filters.
+        window: words a filter sees, odd.
+        heads: attention heads in both encoders.
+        head_dim: width of a head; news and user vectors and the GRU state are ``heads * head_dim`` wide.
+        recent: latest clicks that the GRU reads (20 in the authors' code; the text gives no number).
+        query_dim: width of the additive attentions' query vectors.
+        dropout: dropout rate.
+        attention_relu: a ReLU after the news self-attention, as in the authors' code.
+    """
+
+    inputs = ("title",)
+
+    def __init__(
+        self,
+        info: NewsInfo,
+        word_dim: int = 300,
+        train_words: bool = False,
+        filters: int = 400,
+        window: int = 3,
+        heads: int = 20,
+        head_dim: int = 20,
+        recent: int = 20,
+        query_dim: int = 200,
+        dropout: float = 0.2,
+        attention_relu: bool = False,
+    ) -> None:
+        super().__init__()
+        words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)
+        self.news = ConvolutionAttentionTitle(
+            words, filters, window, heads, head_dim, query_dim, dropout, attention_relu
+        )
+        self.user = LongShortUser(heads, head_dim, recent, query_dim, dropout)
+
+    def encode_news(self, news: dict[str, Tensor]) -> Tensor:
+        return self.news(news["title"])
+
+    def encode_user(self, history: Tensor, mask: Tensor) -> Tensor:
+        return self.user(history, mask)

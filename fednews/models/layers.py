@@ -1,0 +1,133 @@
+"""Building blocks of the published models. All mask padding, and all run under ``torch.func.vmap``."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
+    """Softmax over the entries where ``mask`` is true; a row with none gets zeros, not NaN."""
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~mask, lowest).softmax(dim) * mask
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention without output projection, as the NRMS family defines it.
+
+    Args:
+        dim: input width.
+        heads: number of heads.
+        head_dim: width of each head; the output width is ``heads * head_dim``.
+    """
+
+    def __init__(self, dim: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim
+        self.qkv = nn.Linear(dim, 3 * heads * head_dim, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """``x [B, L, dim]``, ``mask [B, L]`` -> ``[B, L, heads * head_dim]``; rows at padding are meaningless."""
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        weights = masked_softmax(q @ k.transpose(-1, -2) / math.sqrt(self.head_dim), mask[:, None, None, :])
+        return (weights @ v).transpose(1, 2).reshape(batch, length, -1)
+
+
+class AdditiveAttention(nn.Module):
+    """Pooling by ``softmax(qᵀ tanh(W x + b))``; an all-padding row pools to zero.
+
+    Keras implementations add a scalar bias before the softmax; it cancels there, so it does not exist here.
+
+    Args:
+        dim: input and output width.
+        query_dim: width of the query vector.
+    """
+
+    def __init__(self, dim: int, query_dim: int = 200) -> None:
+        super().__init__()
+        self.key = nn.Linear(dim, query_dim)
+        self.query = nn.Linear(query_dim, 1, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """``x [B, L, dim]``, ``mask [B, L]`` -> ``[B, dim]``."""
+        weights = masked_softmax(self.query(self.key(x).tanh()).squeeze(-1), mask)
+        return (weights.unsqueeze(1) @ x).squeeze(1)
+
+
+class WordConvolution(nn.Module):
+    """1-D convolution over words followed by ReLU; padding counts as zero vectors on both sides.
+
+    Args:
+        dim: input width.
+        filters: output width.
+        window: words a filter sees, odd.
+    """
+
+    def __init__(self, dim: int, filters: int, window: int = 3) -> None:
+        super().__init__()
+        self.window = window
+        self.conv = nn.Linear(window * dim, filters)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """``x [B, L, dim]``, ``mask [B, L]`` -> ``[B, L, filters]``."""
+        side = self.window // 2
+        padded = F.pad(x * mask.unsqueeze(-1), (0, 0, side, side))
+        length = x.shape[1]
+        windows = torch.cat([padded[:, i : i + length] for i in range(self.window)], dim=-1)
+        return self.conv(windows).relu()
+
+
+class GRU(nn.Module):
+    """Gated recurrent unit in its first form (Cho et al. 2014: the reset gate acts before the product).
+
+    Steps at padding keep the state. Written from products, since ``nn.GRU`` does not run under ``vmap``.
+
+    Args:
+        dim: input width.
+        hidden: state width.
+    """
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(dim, 3 * hidden)
+        self.gates = nn.Linear(hidden, 2 * hidden, bias=False)
+        self.candidate = nn.Linear(hidden, hidden, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """``x [B, L, dim]``, ``mask [B, L]`` -> the last state ``[B, hidden]``, zero for an empty row."""
+        projected = self.input(x)
+        state = projected.new_zeros(len(x), self.candidate.out_features)
+        for step in range(x.shape[1]):
+            update, reset, new = projected[:, step].chunk(3, -1)
+            recurrent_update, recurrent_reset = self.gates(state).chunk(2, -1)
+            update = (update + recurrent_update).sigmoid()
+            new = (new + self.candidate((reset + recurrent_reset).sigmoid() * state)).tanh()
+            state = torch.where(mask[:, step, None], update * state + (1 - update) * new, state)
+        return state
+
+
+class WordEmbedding(nn.Module):
+    """Word vectors; index 0 is padding and is always the zero vector.
+
+    Args:
+        words: vocabulary size.
+        dim: vector width.
+        vectors: float ``[words, dim]`` to start from, or ``None`` for random vectors.
+        trainable: whether the vectors are trained, and so communicated.
+    """
+
+    def __init__(self, words: int, dim: int, vectors: Tensor | None, trainable: bool) -> None:
+        super().__init__()
+        start = torch.randn(words, dim) * 0.1 if vectors is None else vectors.clone()
+        start[0] = 0.0
+        self.weight = nn.Parameter(start, requires_grad=trainable)
+
+    @property
+    def dim(self) -> int:
+        return self.weight.shape[1]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``tokens [B, L]`` -> ``[B, L, dim]``."""
+        return F.embedding(tokens, self.weight, padding_idx=0)
