@@ -40,6 +40,7 @@ class Streams:
     @contextlib.contextmanager
     def torch_global(self, purpose: str, *counters: int) -> Iterator[None]:
         """Seed torch's global generators inside the block (dropout draws from them) and restore them after."""
-        with torch.random.fork_rng():
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices):
             torch.manual_seed(self.integer(purpose, *counters))
             yield

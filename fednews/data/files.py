@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import itertools
 import os
 import zipfile
 import zlib
@@ -72,7 +73,7 @@ class Member:
 
 
 def find(root: Path, wanted: Callable[[str], bool], what: str) -> list[Member]:
-    """All files at and below ``root`` whose name (without ``.gz``) is wanted, in order of folder and name.
+    """List the files at and below ``root`` whose name (without ``.gz``) is wanted, by folder and name.
 
     Args:
         root: a folder, a .zip file, or one text file.
@@ -89,7 +90,7 @@ def find(root: Path, wanted: Callable[[str], bool], what: str) -> list[Member]:
     members = sorted(member for member in _walk(root) if wanted(member.name))
     if not members:
         raise UsageError(f"no {what} at {root}: looked for them there, in all folders below and in .zip files")
-    for first, second in zip(members, members[1:], strict=False):
+    for first, second in itertools.pairwise(members):
         if (first.folder, first.name) == (second.folder, second.name):
             raise UsageError(f"{first} and {second} are the same file twice; remove one of them")
     return members

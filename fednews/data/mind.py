@@ -42,11 +42,11 @@ class MindReader:
         self.splits = tuple(self._members)
 
     def news(self, split: str) -> Iterator[NewsRow]:
-        """The articles of a split, in file order. Raises DataError (file and line) for a wrong number of columns."""
+        """Yield the articles of a split, in file order. Raises DataError for a wrong number of columns."""
         yield from read_news(self._members[split][NEWS], self.problems)
 
     def behaviors(self, split: str) -> Iterator[BehaviorRow]:
-        """The impressions of a split, in file order; ``labels`` is None throughout an unlabelled split.
+        """Yield the impressions of a split, in file order; ``labels`` is None throughout an unlabelled split.
 
         Raises:
             DataError: wrong number of columns, a malformed time, no user or no candidate, or labelled and unlabelled
@@ -76,7 +76,7 @@ def rows(member: Member, columns: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def read_news(member: Member, problems: Problems) -> Iterator[NewsRow]:
-    """The rows of a file in MIND's news columns; the URL is left out."""
+    """Yield the rows of a file in MIND's news columns; the URL is left out."""
     for where, (news, category, subcategory, title, abstract, _, *entities) in rows(member, NEWS_COLUMNS):
         if not title.strip():
             problems.add("empty_title", where)
@@ -120,7 +120,9 @@ def _entities(text: str, where: str, problems: Problems) -> str:
         entities = json.loads(text)
     except json.JSONDecodeError:
         entities = None
-    if isinstance(entities, list) and all(isinstance(e, dict) and isinstance(e.get("WikidataId"), str) for e in entities):
+    if isinstance(entities, list) and all(
+        isinstance(e, dict) and isinstance(e.get("WikidataId"), str) for e in entities
+    ):
         return text
     problems.add("malformed_entities", where)
     return "[]"

@@ -172,8 +172,7 @@ fairy dragon wizard unicorn castle mermaid giant pirate bedtime princess goblin 
 """
 
 # from the most to the least frequent
-COMMON = tuple(
-    """
+_COMMON = """
 the to of in a and for on is with at from as after his by her this how it are that your new be you what an who will
 out more over up has not their was why one about first he all could back say when get us they best top now into two
 she time just before here its than make can have day year been off may says old people against three down but no
@@ -190,8 +189,7 @@ hundred better worse worst easy hard simple strange rare common special secret s
 possible likely different same young older newest latest recent former future past present local national reason
 answer question idea fact list guide photo place point side part line name word number group man woman guy someone
 everyone nobody anyone something everything nothing anything
-""".split()
-)
+"""
 
 
 def _parse(text: str) -> tuple[Topic, ...]:
@@ -210,3 +208,4 @@ def _parse(text: str) -> tuple[Topic, ...]:
 
 
 TOPICS = _parse(_TOPICS)
+COMMON = tuple(_COMMON.split())

@@ -59,3 +59,11 @@ def encode_by_length(model: NewsModel, news: dict[str, Tensor], pieces: int) -> 
     order = length.argsort(stable=True)
     groups = (trim_tokens({name: column[rows] for name, column in news.items()}) for rows in order.chunk(pieces))
     return torch.cat([model.encode_news(group) for group in groups])[order.argsort()]
+
+
+def click_losses(scores: Tensor) -> Tensor:
+    """Negative log-likelihood of the clicked candidate among K + 1 (Qi et al. 2020, eq. 3).
+
+    ``scores [S, K + 1]`` with the clicked one in column 0 -> losses ``[S]``.
+    """
+    return -scores.log_softmax(-1)[:, 0]

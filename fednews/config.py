@@ -1,0 +1,171 @@
+"""Experiment configuration: load, layer, check, dump.
+
+An experiment is YAML in the conventions of Lightning's own command line: parts are classes (``class_path`` and
+``init_args``; names of fednews classes may be short), later files and options win over earlier ones. A file may
+name others that it builds on::
+
+    base: [data/mind_sample.yaml, model/nrms.yaml, algorithm/fednewsrec.yaml]
+    seed: 1
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+
+# Imported for their short names in ``class_path``.
+import fednews.federated.algorithms.centralized
+import fednews.federated.algorithms.fedavg
+import fednews.federated.algorithms.fednewsrec
+import fednews.models.fednewsrec
+import fednews.models.naml
+import fednews.models.nrms  # noqa: F401
+from fednews.data.features import NewsInfo
+from fednews.data.module import NewsDataModule
+from fednews.errors import UsageError
+from fednews.federated.algorithms.base import Algorithm
+from fednews.models.base import NewsModel
+from fednews.privacy.accounting import DEFAULT_DELTA
+
+_OURS = {"logger", "callbacks", "plugins", "default_root_dir", "enable_checkpointing", "profiler"}
+_TRAINER_DEFAULTS = {
+    "trainer.max_steps": 100,
+    "trainer.val_check_interval": 100,
+    # A round is a step of an endless loader, so that the interval counts rounds.
+    "trainer.check_val_every_n_epoch": None,
+    "trainer.log_every_n_steps": 1,
+    "trainer.num_sanity_val_steps": 0,
+    "trainer.enable_model_summary": False,
+}
+
+
+def make_parser() -> ArgumentParser:
+    """The parser of ``fednews train``; it knows every key and its type."""
+    parser = ArgumentParser(
+        prog="fednews train",
+        exit_on_error=False,
+        allow_abbrev=False,
+        description="Train one experiment. Later --config files and options win over earlier ones.",
+    )
+    parser.add_argument("--config", action="config", help="experiment YAML; may be given several times")
+    parser.add_argument("--name", type=str, default="experiment", help="MLflow experiment that the run belongs to")
+    parser.add_argument("--seed", type=int, default=0, help="seed of every random stream")
+    parser.add_argument("--delta", type=float, default=DEFAULT_DELTA, help="delta at which epsilon is stated")
+    parser.add_class_arguments(NewsDataModule, "data")
+    parser.add_argument("--model", type=Callable[[NewsInfo], NewsModel], required=True, help="recommender")
+    parser.add_subclass_arguments(Algorithm, "algorithm", required=True, help="federated method")
+    parser.add_argument(
+        "--optimizer",
+        type=OptimizerCallable,
+        default={"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}},
+        help="server optimiser, fed with the aggregated update",
+    )
+    parser.add_argument("--scheduler", type=LRSchedulerCallable | None, default=None, help="schedule per round")
+    parser.add_class_arguments(Trainer, "trainer", instantiate=False, skip=_OURS)
+    parser.set_defaults(_TRAINER_DEFAULTS)
+    return parser
+
+
+def parse(arguments: list[str]) -> Namespace:
+    """Resolve ``--config FILE … --KEY VALUE …`` into a complete, checked configuration.
+
+    Raises:
+        UsageError: an unknown key (the nearest valid one is named), a value of the wrong type, a missing file.
+    """
+    parser = make_parser()
+    try:
+        return _checked(parser.parse_args(list(_expand(arguments))))
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise UsageError(_explain(str(error), parser)) from error
+
+
+def dump(config: Namespace) -> str:
+    """The resolved configuration as YAML, which :func:`parse` reads back to the same configuration."""
+    return make_parser().dump(config.clone(with_meta=False), skip_validation=True)
+
+
+def instantiate(config: Namespace) -> Namespace:
+    """Build the parts that the configuration names: ``data``, ``model`` (a factory), ``algorithm``, ``optimizer``."""
+    return make_parser().instantiate(config)
+
+
+def _checked(config: Namespace) -> Namespace:
+    if config.seed < 0:
+        raise UsageError(f"seed must not be negative, but is {config.seed}")
+    if not 0 < config.delta < 1:
+        raise UsageError(f"delta must lie between 0 and 1, but is {config.delta}")
+    if config.trainer.max_steps < 1:
+        raise UsageError(f"trainer.max_steps is the number of rounds and must be at least 1, not {config.trainer.max_steps}")
+    return config
+
+
+def _expand(arguments: list[str]) -> Iterator[str]:
+    """Put the files that a ``--config`` file names under ``base`` in front of it, as configurations of their own."""
+    rest = iter(arguments)
+    for argument in rest:
+        option, _, value = argument.partition("=")
+        if option != "--config":
+            yield argument
+            continue
+        for text in _layers(Path(value or next(rest, "")), ()):
+            yield from ("--config", text)
+
+
+def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[str]:
+    if path.resolve() in inside:
+        raise UsageError(f"{path} builds on itself")
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+    except OSError as error:
+        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} must hold keys and values")
+    base = content.pop("base", [])
+    for name in [base] if isinstance(base, str) else base:
+        yield from _layers(path.parent / name, (*inside, path.resolve()))
+    yield yaml.safe_dump(content)
+
+
+def _explain(message: str, parser: ArgumentParser) -> str:
+    """The parser's complaint in one line, with the nearest valid name where a name is wrong."""
+    line = " ".join(message.split())
+    patterns = (
+        r"[Oo]ption '([\w.]+)' is not accepted",
+        r"does not accept option '([\w.]+)'",
+        r"[Uu]nrecognized arguments?: --([\w.]+)",
+        r"[Kk]ey '?([\w.]+)'? is not expected",
+    )
+    unknown = next((found[1] for pattern in patterns if (found := re.search(pattern, line))), None)
+    if unknown is None:
+        return line.replace("Parser key", "configuration key")
+    known = _known_keys(parser)
+    short = {key.rsplit(".", 1)[-1]: key for key in known}
+    near = difflib.get_close_matches(unknown, known, 1) or [
+        short[name] for name in difflib.get_close_matches(unknown.rsplit(".", 1)[-1], short, 1)
+    ]
+    return f"unknown configuration key '{unknown}'" + (f": did you mean '{near[0]}'?" if near else "")
+
+
+def _known_keys(parser: ArgumentParser) -> list[str]:
+    keys = [action.dest for action in parser._actions]
+    for part, base in (("model", NewsModel), ("algorithm", Algorithm)):
+        for cls in _subclasses(base):
+            keys += [f"{part}.{name}" for name in _settings(cls)]
+    return keys
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    for cls in base.__subclasses__():
+        yield cls
+        yield from _subclasses(cls)
+
+
+def _settings(cls: type) -> list[str]:
+    return [name for name in cls.__init__.__code__.co_varnames[: cls.__init__.__code__.co_argcount] if name != "self"]

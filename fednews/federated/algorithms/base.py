@@ -1,0 +1,94 @@
+"""The seam of methods: who works in a round, what they compute, and what they promise."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fednews.data.cohort import Cohort, CohortSource, Draw
+from fednews.errors import UsageError
+from fednews.federated.updates import ClientUpdates
+from fednews.models.base import NewsModel
+from fednews.privacy.ledger import LedgerEntry
+from fednews.streams import Streams
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Who works in a round.
+
+    Attributes:
+        draw: the samples of the clients that will answer.
+        participants: int64, different clients (rows of the store's samples) whose data leaves them this round.
+        invited: clients that were sent the model, those that then dropped out included.
+    """
+
+    draw: Draw
+    participants: np.ndarray
+    invited: int
+
+
+class Algorithm(ABC):
+    """A federated method. Its whole state is in ``state_dict``."""
+
+    federated = True
+
+    @abstractmethod
+    def select(self, source: CohortSource, round_: int) -> Selection:
+        """Who works in round ``round_``: a function of the streams' seed, the round and the state alone."""
+
+    def share(self, draw: Draw, rank: int, processes: int) -> Draw:
+        """The part of a round's work that falls to one process."""
+        return draw.of_clients(np.arange(len(draw.clients))[rank::processes])
+
+    @abstractmethod
+    def client_updates(
+        self, model: NewsModel, cohort: Cohort, streams: Streams, round_: int
+    ) -> Iterator[ClientUpdates]:
+        """What the cohort's clients upload, in parts, so that memory is bounded."""
+
+    @abstractmethod
+    def release(self, coordinates: int) -> LedgerEntry:
+        """What one client gives away by one upload of ``coordinates`` numbers."""
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore what :meth:`state_dict` gave."""
+
+
+class ClientSampling(Algorithm):
+    """Methods in which a few clients, drawn anew each round, work on all their samples.
+
+    Args:
+        clients_per_round: how many clients are drawn each round; below 1 it is the fraction r of all clients.
+        client_dropout: probability that a drawn client never answers.
+
+    Raises:
+        UsageError: a setting out of range.
+    """
+
+    def __init__(self, clients_per_round: float, client_dropout: float) -> None:
+        if clients_per_round <= 0 or (clients_per_round >= 1 and clients_per_round != int(clients_per_round)):
+            raise UsageError("algorithm.clients_per_round is a whole number of clients or a fraction between 0 and 1")
+        if not 0 <= client_dropout < 1:
+            raise UsageError(f"algorithm.client_dropout is a probability below 1, not {client_dropout}")
+        self.clients_per_round = clients_per_round
+        self.client_dropout = client_dropout
+
+    def select(self, source: CohortSource, round_: int) -> Selection:
+        clients = source.draw_clients(self._cohort_size(source.samples.clients), round_)
+        answers = source.streams.numpy("client_dropout", round_).random(len(clients)) >= self.client_dropout
+        draw = source.of_clients(clients, round_).of_clients(np.flatnonzero(answers))
+        return Selection(draw, draw.clients, len(clients))
+
+    def _cohort_size(self, population: int) -> int:
+        if self.clients_per_round < 1:
+            return max(1, round(self.clients_per_round * population))
+        if self.clients_per_round > population:
+            raise UsageError(
+                f"algorithm.clients_per_round is {self.clients_per_round:g}, but the data has {population} clients"
+            )
+        return int(self.clients_per_round)

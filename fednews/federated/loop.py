@@ -1,0 +1,143 @@
+"""The federated loop: one round is one training step of a Lightning ``Trainer``."""
+
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from fednews.aggregation.plain import Aggregate, plain_sum
+from fednews.data.cohort import CohortSource
+from fednews.errors import FednewsError
+from fednews.federated.algorithms.base import Algorithm, Selection
+from fednews.federated.clients import trainable
+from fednews.models.recommender import Recommender
+from fednews.privacy.ledger import READINGS, SCOPES, PrivacyLedger
+from fednews.streams import Streams
+
+_FLOAT_BYTES = 4
+_COUNT_BYTES = 8
+
+
+class FederatedLoop(Recommender):
+    """A recommender whose training step is a round of a federated method.
+
+    A round draws its clients from (seed, round counter), lets the algorithm compute their updates, sums them over
+    clients and processes, and writes the mean update to ``.grad``; the optimiser, schedules, clipping, precision and
+    checkpoints are then Lightning's own.
+
+    Args:
+        algorithm: the federated method.
+        streams: the experiment's random streams.
+        delta: the delta at which (epsilon, delta) figures are stated.
+        model, optimizer, scheduler: as for :class:`~fednews.models.recommender.Recommender`.
+    """
+
+    def __init__(self, algorithm: Algorithm, streams: Streams, delta: float, **recommender) -> None:
+        super().__init__(**recommender)
+        self.algorithm = algorithm
+        self.streams = streams
+        self.delta = delta
+        self.round = 0
+        self._update: dict[str, Tensor] | None = None
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit":
+            self.source: CohortSource = self.trainer.datamodule.cohorts()
+            self.ledger = PrivacyLedger(self.source.samples.clients)
+
+    def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
+        self._started = time.perf_counter()
+
+    def training_step(self, batch: int, batch_idx: int) -> Tensor:
+        selection = self.algorithm.select(self.source, self.round)
+        drawn = time.perf_counter()
+        aggregate = self._client_work(selection)
+        worked = time.perf_counter()
+        self._reduce(aggregate)
+        loss = self._checked_loss(aggregate)
+        self._update = aggregate.mean() if len(selection.participants) else None
+        self._record(selection)
+        self._metrics = {
+            "loss": loss,
+            "clients": len(selection.participants),
+            "samples": int(aggregate.samples),
+            **self._traffic(selection),
+            **self._privacy(),
+            "client_seconds": worked - drawn,
+        }
+        self._work_seconds = worked - self._started
+        # Advanced here and not in a later hook, so that a checkpoint written after this step names the next round.
+        self.round += 1
+        return torch.tensor(loss, device=self.device)
+
+    def _client_work(self, selection: Selection) -> Aggregate:
+        draw = self.algorithm.share(selection.draw, self.trainer.global_rank, self.trainer.world_size)
+        parts = ()
+        if len(draw.client):
+            cohort = self.source.cohort(draw).to(self.device)
+            parts = self.algorithm.client_updates(self.model, cohort, self.streams, self.round)
+        with self.streams.torch_global("model_dropout", self.round, self.trainer.global_rank):
+            return plain_sum(parts, trainable(self.model))
+
+    def _reduce(self, aggregate: Aggregate) -> None:
+        if self.trainer.world_size == 1:
+            return
+        tensors = aggregate.tensors()
+        summed = self.sum_over_processes(torch.cat([t.double().flatten() for t in tensors]))
+        for tensor, part in zip(tensors, summed.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def _checked_loss(self, aggregate: Aggregate) -> float:
+        loss = float(aggregate.loss / aggregate.samples.clamp(min=1))
+        if not math.isfinite(loss):
+            raise FednewsError(f"the loss became {loss} in round {self.round}: lower optimizer.lr or clip the updates")
+        return loss
+
+    def _record(self, selection: Selection) -> None:
+        coordinates = sum(parameter.numel() for parameter in trainable(self.model).values())
+        self.ledger.record(self.algorithm.release(coordinates), selection.participants, self.round)
+
+    def _traffic(self, selection: Selection) -> dict[str, int]:
+        if not self.algorithm.federated:
+            return {"bytes_down": 0, "bytes_up": 0}
+        model_bytes = _FLOAT_BYTES * sum(parameter.numel() for parameter in trainable(self.model).values())
+        return {
+            "bytes_down": selection.invited * model_bytes,
+            "bytes_up": len(selection.participants) * (model_bytes + _COUNT_BYTES),
+        }
+
+    def _privacy(self) -> dict[str, float]:
+        return {
+            f"epsilon_{'round_' if scope == 'round' else ''}{reading}": self.ledger.epsilon(reading, scope, self.delta)
+            for scope in SCOPES
+            for reading in READINGS
+        }
+
+    def backward(self, loss: Tensor, *args, **kwargs) -> None:
+        """Write the aggregated update where the optimiser looks; without an update the optimiser skips the round."""
+        for name, parameter in trainable(self.model).items():
+            parameter.grad = None if self._update is None else self._update[name].to(parameter.dtype)
+
+    def on_train_batch_end(self, outputs: object, batch: int, batch_idx: int) -> None:
+        seconds = time.perf_counter() - self._started
+        self._metrics |= {"round_seconds": seconds, "server_seconds": seconds - self._work_seconds}
+        shown = {"loss": self._metrics["loss"], "epsilon": self._metrics["epsilon_accounted"]}
+        self.log_dict(self._metrics, batch_size=1)
+        self.trainer.progress_bar_metrics.update(shown)
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint["federated"] = {
+            "round": self.round,
+            "seed": self.streams.seed,
+            "algorithm": self.algorithm.state_dict(),
+            "ledger": self.ledger.state_dict(),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        state = checkpoint["federated"]
+        if state["seed"] != self.streams.seed:
+            raise FednewsError(f"the checkpoint was made with seed {state['seed']}, not {self.streams.seed}")
+        self.round = state["round"]
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.ledger.load_state_dict(state["ledger"])

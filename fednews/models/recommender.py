@@ -1,0 +1,67 @@
+"""The LightningModule that all models share: optimiser, schedule and evaluation."""
+
+from collections.abc import Callable, Iterable
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from fednews.data.impressions import ImpressionBatch
+from fednews.evaluation.evaluate import encode_catalogue, score_batch
+from fednews.evaluation.metrics import RankingSums
+from fednews.models.base import NewsModel
+
+
+class Recommender(L.LightningModule):
+    """Wraps a model for training and evaluation; knows nothing of how training steps come about.
+
+    Args:
+        model: the recommender network.
+        optimizer: makes the (server) optimiser from the trained parameters.
+        scheduler: makes a learning-rate schedule from the optimiser, stepped every round.
+    """
+
+    def __init__(
+        self,
+        model: NewsModel,
+        optimizer: Callable[[Iterable], Optimizer],
+        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+
+    def configure_optimizers(self) -> dict:
+        optimizer = self._optimizer([p for p in self.model.parameters() if p.requires_grad])
+        if self._scheduler is None:
+            return {"optimizer": optimizer}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._scheduler(optimizer), "interval": "step"}}
+
+    def on_validation_epoch_start(self) -> None:
+        data = self.trainer.datamodule
+        news = torch.from_numpy(data.impressions(data.eval_split).news())
+        self._catalogue = encode_catalogue(self.model, data.features, news, self.device)
+        self._sums = RankingSums()
+
+    def validation_step(self, batch: ImpressionBatch, batch_idx: int) -> None:
+        scores = score_batch(self.model, self._catalogue, batch)
+        self._sums += RankingSums.of(
+            scores.float().cpu().numpy(), batch.labels.cpu().numpy(), batch.offsets.cpu().numpy()
+        )
+
+    def on_validation_epoch_end(self) -> None:
+        sums = self._reduced(self._sums)
+        self.log_dict({f"val_{name}": value for name, value in sums.means().items()}, batch_size=1)
+        del self._catalogue
+
+    def _reduced(self, sums: RankingSums) -> RankingSums:
+        return RankingSums.from_array(self.sum_over_processes(torch.from_numpy(sums.array())).cpu().numpy())
+
+    def sum_over_processes(self, values: Tensor) -> Tensor:
+        """``values`` summed over the processes of a distributed run."""
+        if self.trainer.world_size == 1:
+            return values
+        return self.trainer.strategy.reduce(values.to(self.device), reduce_op="sum")

@@ -1,0 +1,24 @@
+"""The progress bar of rounds."""
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+
+
+class RoundProgress(TQDMProgressBar):
+    """Counts rounds up to ``trainer.max_steps`` and shows rounds/s, loss, AUC and epsilon."""
+
+    def init_train_tqdm(self) -> Tqdm:
+        bar = super().init_train_tqdm()
+        bar.unit = "round"
+        return bar
+
+    def on_train_epoch_start(self, trainer: Trainer, *args: object) -> None:
+        self.train_progress_bar.reset(trainer.max_steps)
+        self.train_progress_bar.initial = trainer.global_step
+        self.train_progress_bar.set_description("Round")
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, int | str | float | dict]:
+        metrics = trainer.callback_metrics
+        shown = {"loss": "loss", "auc": "val_auc", "epsilon": "epsilon_accounted"}
+        return {label: f"{float(metrics[name]):.4g}" for label, name in shown.items() if name in metrics}
