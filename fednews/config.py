@@ -9,6 +9,7 @@ name others that it builds on::
 """
 
 import difflib
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 # Imported for their short names in ``class_path``.
 import fednews.federated.algorithms.centralized
@@ -77,21 +80,34 @@ def parse(arguments: list[str]) -> Namespace:
     Raises:
         UsageError: an unknown key (the nearest valid one is named), a value of the wrong type, a missing file.
     """
+    return _resolve(list(_expand(arguments)))
+
+
+def parse_text(text: str) -> Namespace:
+    """Resolve one configuration given as YAML text, as :func:`dump` writes it."""
+    return _resolve(["--config", text])
+
+
+def _resolve(arguments: list[str]) -> Namespace:
     parser = make_parser()
     try:
-        return _checked(parser.parse_args(list(_expand(arguments))))
+        return _checked(parser.parse_args(arguments))
     except (ArgumentError, TypeError, ValueError) as error:
         raise UsageError(_explain(str(error), parser)) from error
 
 
 def dump(config: Namespace) -> str:
     """The resolved configuration as YAML, which :func:`parse` reads back to the same configuration."""
-    return make_parser().dump(config.clone(with_meta=False), skip_validation=True)
+    return make_parser().dump(config.clone(with_meta=False), skip_validation=True, skip_unset=False)
 
 
 def instantiate(config: Namespace) -> Namespace:
     """Build the parts that the configuration names: ``data``, ``model`` (a factory), ``algorithm``, ``optimizer``."""
-    return make_parser().instantiate(config)
+    parser = make_parser()
+    try:
+        return parser.instantiate(config)
+    except ValueError as error:
+        raise UsageError(_explain(str(error), parser)) from error
 
 
 def _checked(config: Namespace) -> Namespace:
@@ -135,22 +151,46 @@ def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[str]:
 
 def _explain(message: str, parser: ArgumentParser) -> str:
     """The parser's complaint in one line, with the nearest valid name where a name is wrong."""
-    line = " ".join(message.split())
-    patterns = (
-        r"[Oo]ption '([\w.]+)' is not accepted",
-        r"does not accept option '([\w.]+)'",
-        r"[Uu]nrecognized arguments?: --([\w.]+)",
-        r"[Kk]ey '?([\w.]+)'? is not expected",
-    )
-    unknown = next((found[1] for pattern in patterns if (found := re.search(pattern, line))), None)
+    line = " ".join(_innermost(message).split())
+    if unknown_class := re.search(r"Expected a dot import path string: ([\w.]+)", line):
+        return _explain_class(unknown_class[1], message)
+    unknown = next((found[1] for pattern in _UNKNOWN_KEY if (found := re.search(pattern, line))), None)
     if unknown is None:
         return line.replace("Parser key", "configuration key")
     known = _known_keys(parser)
-    short = {key.rsplit(".", 1)[-1]: key for key in known}
+    leaves = {key.rsplit(".", 1)[-1]: key for key in known}
     near = difflib.get_close_matches(unknown, known, 1) or [
-        short[name] for name in difflib.get_close_matches(unknown.rsplit(".", 1)[-1], short, 1)
+        leaves[name] for name in difflib.get_close_matches(unknown.rsplit(".", 1)[-1], leaves, 1)
     ]
     return f"unknown configuration key '{unknown}'" + (f": did you mean '{near[0]}'?" if near else "")
+
+
+_UNKNOWN_KEY = (
+    r"[Oo]ption '([\w.]+)' is not accepted",
+    r"does not accept option '([\w.]+)'",
+    r"[Uu]nrecognized arguments?: --([\w.]+)",
+    r"[Kk]ey '?([\w.]+)'? is not expected",
+)
+
+
+def _innermost(message: str) -> str:
+    """What was wrong with the one alternative that counts, out of a report on all alternatives of a type."""
+    _, errors, listed = message.partition("Errors:")
+    if not errors:
+        return message
+    bullets = re.split(r"\n\s*- ", listed.split("Given value")[0])
+    key = re.search(r'Parser key "([\w.]+)"', message)
+    return (f"{key[1]}: " if key else "") + next((b for b in bullets if b.strip() and "NoneType" not in b), message)
+
+
+def _explain_class(name: str, message: str) -> str:
+    part = re.search(r'Parser key "([\w.]+)"', message)
+    bases = {"model": NewsModel, "algorithm": Algorithm, "optimizer": Optimizer, "scheduler": LRScheduler}
+    key = part[1].split(".")[0] if part else ""
+    known = sorted(cls.__name__ for cls in _subclasses(bases[key]) if not inspect.isabstract(cls)) if key in bases else []
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}" if known else "give its import path"
+    return f"{key or 'configuration'}: there is no class '{name}': {hint}"
 
 
 def _known_keys(parser: ArgumentParser) -> list[str]:

@@ -1,7 +1,10 @@
 """One experiment from configuration to tracked result."""
 
 import contextlib
-import shutil
+import logging
+import sys
+import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,17 +14,25 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from fednews.config import dump, instantiate, parse
+from fednews.config import dump, instantiate, parse, parse_text
 from fednews.data.module import NewsDataModule
-from fednews.errors import FednewsError, UsageError
+from fednews.data.store import Store
+from fednews.errors import UsageError
+from fednews.evaluation.evaluate import evaluate
 from fednews.federated.loop import FederatedLoop
 from fednews.progress import RoundProgress
 from fednews.streams import Streams
+from fednews.tracking.lookup import download_artifact, read_artifact, resolve_run
 from fednews.tracking.model import log_model
+from fednews.tracking.reaper import close_dead_runs
 from fednews.tracking.run import TrackedRun
 from fednews.tracking.store import connect
+from fednews.tracking.table import format_table
 
 CHECKPOINTS = Path("mlruns") / "checkpoints"
+_SHOWN = (
+    "rounds", "val_auc", "val_mrr", "val_ndcg_5", "val_ndcg_10", "epsilon_published", "epsilon_accounted",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,10 +42,12 @@ class Result:
     Attributes:
         run_id: MLflow's id of the run.
         metrics: the last value of every metric.
+        best_auc: the best AUC that any model can reach on the dev split, where the data is synthetic.
     """
 
     run_id: str
     metrics: dict[str, float]
+    best_auc: float | None = None
 
 
 def build(config: Namespace) -> tuple[FederatedLoop, NewsDataModule]:
@@ -67,6 +80,7 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
     Raises:
         FednewsError: the data, the tracking store or training itself failed.
     """
+    _quiet()
     loop, data = build(config)
     with _tracked(config, data, resume, rerun_of) as run:
         folder = CHECKPOINTS / run.run_id if run else None
@@ -78,11 +92,84 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
             logger=run.logger if run else False,
             callbacks=[checkpoints, RoundProgress()],
         )
-        trainer.fit(loop, data, ckpt_path=_last_checkpoint(resume) if resume else None, weights_only=True)
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        try:
+            trainer.fit(loop, data, ckpt_path=_last_checkpoint(resume) if resume else None, weights_only=True)
+        except (KeyboardInterrupt, SystemExit):
+            if run and (folder / "last.ckpt").is_file():
+                print(f"\nstopped; continue with: fednews train --resume {run.run_id}", file=sys.stderr)
+            raise
         if run:
             _record(run, trainer, loop, folder)
-    return Result(run.run_id if run else "", metrics)
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    best = data.source.meta.get("best_possible")
+    return Result(run.run_id if run else "", {"rounds": loop.round, **metrics}, best and best["auc"])
+
+
+def train_command(arguments: list[str]) -> Result:
+    """``fednews train``: parse ``--config FILE … --KEY VALUE …`` and train."""
+    return train(parse(arguments))
+
+
+def resume_command(run_id: str, arguments: list[str]) -> Result:
+    """``fednews train --resume RUN_ID``: continue an interrupted run with the configuration that it recorded.
+
+    Raises:
+        UsageError: further options, an unknown run, or one that has finished or left no checkpoint.
+    """
+    if arguments:
+        raise UsageError(f"--resume takes the run's own configuration: leave out {' '.join(arguments)}")
+    client = connect()
+    close_dead_runs(client)
+    run = resolve_run(client, run_id)
+    if run.info.status == "FINISHED":
+        raise UsageError(f"run {run.info.run_id} has finished all its rounds: 'fednews rerun' repeats it")
+    _last_checkpoint(run.info.run_id)
+    return train(load_config(read_artifact(client, run.info.run_id, "config.yaml")), resume=run.info.run_id)
+
+
+def evaluate_run(run_id: str, split: str, checkpoint: str) -> Result:
+    """Evaluate a run's weights on a labelled split and add ``<split>_auc`` … to the run's metrics.
+
+    Args:
+        run_id: a run's id or its unique beginning.
+        split: a split of the run's store.
+        checkpoint: ``"last"`` or ``"best"`` (whose metrics are named ``<split>_best_auc`` …).
+    """
+    client = connect()
+    run_id = resolve_run(client, run_id).info.run_id
+    loop, data = build(load_config(read_artifact(client, run_id, "config.yaml")))
+    with tempfile.TemporaryDirectory() as folder:
+        path = download_artifact(client, run_id, f"checkpoints/{checkpoint}.ckpt", folder)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    loop.load_state_dict(state["state_dict"])
+    means = evaluate(loop.model, data.features, data.impressions(split), torch.device("cpu")).means()
+    prefix = split if checkpoint == "last" else f"{split}_{checkpoint}"
+    metrics = {f"{prefix}_{name}": float(value) for name, value in means.items()}
+    for name, value in metrics.items():
+        client.log_metric(run_id, name, value, step=state["global_step"])
+    return Result(run_id, metrics)
+
+
+def load_config(text: str) -> Namespace:
+    """A configuration from the YAML that a run recorded."""
+    return parse_text(text)
+
+
+def data_fingerprint(config: Namespace) -> str:
+    """The fingerprint of the configuration's data as it lies on disk now, its content checked."""
+    store = Store.open(config.data.store)
+    store.verify()
+    return store.fingerprint
+
+
+def format_result(result: Result) -> str:
+    """The result as a table for the terminal."""
+    names = [name for name in _SHOWN if name in result.metrics] or list(result.metrics)
+    row = {name: int(value) if name == "rounds" else value for name, value in result.metrics.items()}
+    lines = ["", format_table([row], names), "", f"run {result.run_id}"]
+    if result.best_auc is not None:
+        lines.insert(2, f"synthetic data: the best possible AUC is {result.best_auc:.4f}, a random ranking has 0.5000")
+    return "\n".join([*lines, "see it in MLflow: fednews ui"])
 
 
 def _tracked(config: Namespace, data: NewsDataModule, resume: str | None, rerun_of: str | None):
@@ -114,6 +201,14 @@ def _last_checkpoint(run_id: str) -> Path:
     if not path.is_file():
         raise UsageError(f"run {run_id} left no checkpoint at {path}: it stopped before its first evaluation; train anew")
     return path
+
+
+def _quiet() -> None:
+    """Lightning's hints and deprecation notes about itself say nothing about an experiment."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module=r"lightning\.(pytorch|fabric)\.")
+    warnings.filterwarnings("ignore", message=r".*does not have many workers.*")
 
 
 def _record(run: TrackedRun, trainer: Trainer, loop: FederatedLoop, folder: Path) -> None:

@@ -1,10 +1,23 @@
 """Fixtures that several rooms share."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from fednews.data.cohort import CohortSource
+from fednews.data.features import NewsInfo, news_features
+from fednews.data.mind import MindReader
+from fednews.data.store import Store, write_store
+from fednews.data.synthetic import synthesize
+from fednews.data.tables import BehaviorRow, NewsRow, Problems
+from fednews.models.base import NewsModel
+from fednews.models.fednewsrec import FedNewsRecModel
+from fednews.models.naml import NAML
+from fednews.models.nrms import NRMS
+from fednews.streams import Streams
 
 REAL_DATA = Path(os.environ.get("FEDNEWS_REAL_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -21,3 +34,79 @@ def real_data() -> Path:
     if not REAL_DATA.is_dir():
         pytest.skip(f"real data is not at {REAL_DATA}; set FEDNEWS_REAL_DATA to its folder")
     return REAL_DATA
+
+
+class RowsReader:
+    """A reader of rows that a test writes down: ``{split: (news rows, behaviour rows)}``."""
+
+    name = "rows"
+
+    def __init__(self, splits: dict[str, tuple[list[NewsRow], list[BehaviorRow]]], **options: object) -> None:
+        self._splits = splits
+        self.splits = tuple(splits)
+        self.options = options
+        self.problems = Problems()
+
+    def news(self, split: str) -> Iterator[NewsRow]:
+        return iter(self._splits[split][0])
+
+    def behaviors(self, split: str) -> Iterator[BehaviorRow]:
+        return iter(self._splits[split][1])
+
+
+@pytest.fixture
+def rows_store(tmp_path: Path) -> Callable[..., Store]:
+    """Makes a store from rows; see :class:`RowsReader`."""
+
+    def make(splits: dict, name: str = "store", **options: object) -> Store:
+        return write_store(RowsReader(splits, **options), tmp_path / name)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def synthetic_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A small synthetic data set, generated, written as MIND files and prepared as a user would."""
+    folder = tmp_path_factory.mktemp("synthetic")
+    synthesize(folder / "raw", users=60, news=200, seed=3)
+    return write_store(MindReader(folder / "raw"), folder / "store")
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams(7)
+
+
+@pytest.fixture
+def cohorts(synthetic_store: Store, streams: Streams) -> CohortSource:
+    """Cohorts of the synthetic data with all inputs that any model reads."""
+    features = news_features(synthetic_store, ("title", "abstract", "category", "subcategory"), 30, 50)
+    return CohortSource(synthetic_store, features, negatives=4, history_length=20, streams=streams)
+
+
+MODELS = {
+    "nrms": lambda info, **kw: NRMS(info, word_dim=12, heads=2, head_dim=5, query_dim=7, **kw),
+    "naml": lambda info, **kw: NAML(info, word_dim=12, filters=10, category_dim=4, query_dim=7, **kw),
+    "fednewsrec": lambda info, **kw: FedNewsRecModel(
+        info, word_dim=12, filters=9, heads=2, head_dim=5, recent=6, query_dim=7, **kw
+    ),
+}
+
+
+@pytest.fixture(params=sorted(MODELS))
+def make_model(request: pytest.FixtureRequest, synthetic_store: Store, streams: Streams) -> Callable[..., NewsModel]:
+    """Makes a small instance of each model in turn, with the same weights at every call."""
+    info = NewsInfo.of(synthetic_store, None, streams)
+
+    def make(**settings: object) -> NewsModel:
+        with streams.torch_global("test_model"):
+            return MODELS[request.param](info, **settings)
+
+    return make
+
+
+@pytest.fixture
+def nrms(synthetic_store: Store, streams: Streams) -> NewsModel:
+    """A small NRMS without dropout."""
+    with streams.torch_global("test_model"):
+        return MODELS["nrms"](NewsInfo.of(synthetic_store, None, streams), dropout=0.0)

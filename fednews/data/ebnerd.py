@@ -67,38 +67,35 @@ class EbnerdReader:
         names = [f"N{article}" for article in self._catalogue]
         users, histories = self._histories(split)
         path, first = self._file(split, BEHAVIORS), 0
-        columns = ["user_id", "impression_time", "article_ids_inview", "article_ids_clicked"]
-        for batch in _batches(path, columns):
-            user = _integers(batch, "user_id", path)
+        for batch in _batches(path, ["user_id", "impression_time", "article_ids_inview", "article_ids_clicked"]):
+            user, time = _integers(batch, "user_id", path), _seconds(batch["impression_time"])
             history_row = _search(users, user)
-            time = pc.fill_null(batch["impression_time"].cast(pa.timestamp("s"), safe=False).cast(pa.int64()), -1)
-            inview, clicked = (_lists(batch, column, path) for column in columns[2:])
-            for row, seconds in enumerate(time.to_pylist()):
+            inview, clicked = (_lists(batch, f"article_ids_{name}", path) for name in ("inview", "clicked"))
+            positions = Ragged(inview.offsets, self._positions(inview.values))
+            for row in range(len(user)):
                 where = f"{path}: row {first + row + 1}"
-                judged = self._judge(inview[row], clicked[row], where)
-                if judged is None:
+                articles = inview[row].tolist()
+                labels = self._judge(articles, positions[row], set(clicked[row].tolist()), where)
+                if labels is None:
                     continue
-                history = histories[history_row[row]] if history_row[row] >= 0 else ()
-                if len(history) == 0:
+                history = histories[history_row[row]].tolist() if history_row[row] >= 0 else []
+                if not history:
                     self.problems.add("empty_history", where)
-                candidates, labels = judged
-                yield BehaviorRow(
-                    f"U{user[row]}", seconds, [names[i] for i in history], [names[i] for i in candidates], labels
-                )
+                candidates = [f"N{article}" for article in articles]
+                yield BehaviorRow(f"U{user[row]}", time[row], [names[i] for i in history], candidates, labels)
             first += len(user)
 
-    def _judge(self, inview: np.ndarray, clicked: np.ndarray, where: str) -> tuple[np.ndarray, list[int]] | None:
-        """Positions in the catalogue and labels of one impression's articles; None where it has to be dropped."""
-        positions = self._positions(inview)
-        if len(inview) == 0:
+    def _judge(self, inview: list[int], positions: np.ndarray, clicked: set[int], where: str) -> list[int] | None:
+        """Label one impression's articles; None where the impression has to be dropped."""
+        if not inview:
             self.problems.add("no_candidates", where)
             return None
-        if (positions < 0).any():
-            self.problems.add("missing_article", f"{where}: article {inview[positions < 0][0]} has no text")
+        if positions.min() < 0:
+            self.problems.add("missing_article", f"{where}: article {inview[positions.argmin()]} has no text")
             return None
-        for article in np.setdiff1d(clicked, inview):
+        for article in clicked.difference(inview):
             self.problems.add("click_not_in_view", f"{where}: article {article}")
-        return positions, np.isin(inview, clicked).astype(int).tolist()
+        return [int(article in clicked) for article in inview]
 
     def _histories(self, split: str) -> tuple[np.ndarray, Ragged]:
         """Users in ascending order and, aligned, their clicks as positions in the catalogue (int32)."""
@@ -162,6 +159,11 @@ def _integers(batch: pa.RecordBatch, column: str, path: Path) -> np.ndarray:
     if batch[column].null_count:
         raise DataError(f"{path}: column {column!r} has an empty value")
     return batch[column].to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _seconds(times: pa.Array) -> list[int]:
+    """Read naive times as UTC; -1 where there is none."""
+    return pc.fill_null(times.cast(pa.timestamp("s"), safe=False).cast(pa.int64()), -1).to_pylist()
 
 
 def _lists(batch: pa.RecordBatch, column: str, path: Path) -> Ragged:

@@ -170,7 +170,9 @@ class Store:
         )
 
 
-def write_store(reader: Reader, out: str | Path, overwrite: bool = False, min_count: int = 1) -> Store:
+def write_store(
+    reader: Reader, out: str | Path, overwrite: bool = False, min_count: int = 1, notes: dict | None = None
+) -> Store:
     """Stream ``reader`` into a store at ``out``.
 
     It is written aside and renamed when whole, so that ``out`` never holds half a store.
@@ -180,6 +182,7 @@ def write_store(reader: Reader, out: str | Path, overwrite: bool = False, min_co
         out: folder to make.
         overwrite: replace a store that is already there.
         min_count: words seen less often in the train split's news become unknown.
+        notes: further entries of the store's ``meta``, outside the fingerprint.
 
     Raises:
         UsageError: ``out`` exists and ``overwrite`` is off, or is not a store; the reader has no train split.
@@ -194,6 +197,7 @@ def write_store(reader: Reader, out: str | Path, overwrite: bool = False, min_co
     try:
         aside.mkdir(parents=True)
         meta = _Writer(reader, aside, min_count).write()
+        meta |= notes or {}
         meta["fingerprint"] = hash_columns(aside, _header(meta))
         (aside / _META).write_text(json.dumps(meta, indent=1))
         if out.exists():

@@ -68,11 +68,19 @@ def number(value: float) -> float:
     return math.copysign(math.inf, value) if abs(value) == sys.float_info.max else value
 
 
-def metric_history(client: "MlflowClient", run_id: str, key: str) -> dict[int, float]:
-    """``key`` by step. A step that a resumed run logged again counts with its last value."""
+def metric_history(client: "MlflowClient", run_id: str, key: str, until: int | None = None) -> dict[int, float]:
+    """``key`` by step. A step that a resumed run logged again counts with its last value.
+
+    Args:
+        client: of the store.
+        run_id: the run.
+        key: the metric's name.
+        until: only what was logged up to this moment (milliseconds since 1970).
+    """
     with clear_errors(client.tracking_uri):
         history = client.get_metric_history(run_id, key)
-    return {m.step: number(m.value) for m in sorted(history, key=lambda m: m.timestamp)}
+    kept = [m for m in history if until is None or m.timestamp <= until]
+    return {m.step: number(m.value) for m in sorted(kept, key=lambda m: m.timestamp)}
 
 
 def has_artifact(client: "MlflowClient", run_id: str, path: str) -> bool:

@@ -113,7 +113,8 @@ def _same_machine(client: "MlflowClient", a: str, b: str) -> bool:
 def compare_runs(client: "MlflowClient", a: str, b: str, exact: bool) -> list[str]:
     """Say in sentences where two runs disagree: metrics at every step, and the final weights.
 
-    Metrics that end in ``_seconds`` or ``_per_second`` are timings and left out. The weights are the ``state_dict``
+    Metrics that end in ``_seconds`` or ``_per_second`` are timings and left out, and so is what was logged after a
+    run's end (`fednews evaluate`). The weights are the ``state_dict``
     of the artifact ``checkpoints/last.ckpt``. Not exact means |x − y| ≤ 1e-5 + 1e-4·|y|; exact means equal bits.
     """
     return _compare_metrics(client, a, b, exact) + _compare_weights(client, a, b, exact)
@@ -147,13 +148,21 @@ def _machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _compare_metrics(client: "MlflowClient", a: str, b: str, exact: bool) -> list[str]:
-    with clear_errors(client.tracking_uri):
-        keys = [{key for key in client.get_run(run).data.metrics if not key.endswith(TIMINGS)} for run in (a, b)]
-    found = [f"metric {key} is only in run {a[:8]}" for key in sorted(keys[0] - keys[1])]
-    found += [f"metric {key} is only in run {b[:8]}" for key in sorted(keys[1] - keys[0])]
-    for key in sorted(keys[0] & keys[1]):
-        found += _compare_history(key, metric_history(client, a, key), metric_history(client, b, key), exact)
+    one, two = _histories(client, a), _histories(client, b)
+    found = [f"metric {key} is only in run {a[:8]}" for key in sorted(one.keys() - two.keys())]
+    found += [f"metric {key} is only in run {b[:8]}" for key in sorted(two.keys() - one.keys())]
+    for key in sorted(one.keys() & two.keys()):
+        found += _compare_history(key, one[key], two[key], exact)
     return found
+
+
+def _histories(client: "MlflowClient", run_id: str) -> dict[str, dict[int, float]]:
+    """Collect the metrics that the run itself logged: `fednews evaluate` adds some after its end."""
+    with clear_errors(client.tracking_uri):
+        run = client.get_run(run_id)
+    keys = [key for key in run.data.metrics if not key.endswith(TIMINGS)]
+    histories = {key: metric_history(client, run_id, key, run.info.end_time) for key in keys}
+    return {key: history for key, history in histories.items() if history}
 
 
 def _compare_history(key: str, a: Mapping[int, float], b: Mapping[int, float], exact: bool) -> list[str]:

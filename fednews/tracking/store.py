@@ -98,7 +98,7 @@ def database_file(uri: str) -> Path | None:
 
 
 def _absolute(uri: str, path: Path) -> str:
-    """A run must still find its store after a change of the working directory."""
+    """Make ``uri`` hold after a change of the working directory."""
     from sqlalchemy.engine import make_url
 
     return make_url(uri).set(database=str(path)).render_as_string(hide_password=False)

@@ -47,6 +47,7 @@ def _command(uri: str, host: str, port: int) -> list[str]:
     return [
         sys.executable, "-m", "mlflow", "server",
         "--backend-store-uri", uri,
+        "--registry-store-uri", uri,
         *(["--default-artifact-root", root] if root else []),
         "--host", host,
         "--port", str(port),
@@ -59,7 +60,9 @@ def _command(uri: str, host: str, port: int) -> list[str]:
 def _server(uri: str, host: str, port: int) -> Iterator[subprocess.Popen]:
     # In a session of its own: Ctrl-C then reaches only this process, which ends the whole group in order.
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    server = subprocess.Popen(_command(uri, host, port), env=environment, start_new_session=True)
+    server = subprocess.Popen(
+        _command(uri, host, port), env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         yield server
     except KeyboardInterrupt:

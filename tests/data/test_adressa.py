@@ -227,6 +227,13 @@ def test_an_exact_duplicate_event_is_dropped_but_a_colliding_number_is_not(tmp_p
     assert "repeated_click" not in reader.problems.counts
 
 
+def test_events_without_a_number_are_never_duplicates_of_each_other(tmp_path):
+    rows, reader = read(write_days(tmp_path, [synthetic_event("u", "a", at(6), eventId=None)] * 2))
+    assert [row.candidates for row in rows["train"]] == [["a"]]
+    assert reader.problems.counts["repeated_click"] == 1
+    assert "duplicate_event" not in reader.problems.counts
+
+
 def test_a_user_without_history_is_kept_and_counted(tmp_path):
     rows, reader = read(write_days(tmp_path, [*catalogue(30), synthetic_event("new", "a000", at(6))]))
     assert [(row.user, row.history) for row in rows["train"]] == [("new", [])]

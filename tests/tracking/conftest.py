@@ -1,7 +1,12 @@
 """A real SQLite store per test; creating one takes seconds, so each test gets a copy of a fresh one."""
 
+import contextlib
 import shutil
-from collections.abc import Callable
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,3 +47,24 @@ def start(client) -> Callable[..., TrackedRun]:
         return TrackedRun.start(client, **{**given, **changes})
 
     return begin
+
+
+@pytest.fixture
+def start_server(client, tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[str]]:
+    """An MLflow server over the test's own store."""
+
+    @contextlib.contextmanager
+    def run(host: str = "127.0.0.1") -> Iterator[str]:
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            port = probe.getsockname()[1]
+        code = f"from fednews.tracking.ui import serve_ui; serve_ui({host!r}, {port})"
+        server = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
+        try:
+            assert f"http://{host}:{port}" in server.stdout.readline()
+            yield f"http://{host}:{port}"
+        finally:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(timeout=60) == 0
+
+    return run

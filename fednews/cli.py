@@ -1,0 +1,231 @@
+"""The command line: parse a command, call one function."""
+
+import argparse
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from fednews.errors import FednewsError
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 for a failure, 2 for wrong usage, 130 for Ctrl-C."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    options = _parser().parse_known_args([a for a in arguments if a != "--debug"])
+    try:
+        _run(*options)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"fednews: {_one_line(error)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, FednewsError) else 1
+    except (KeyboardInterrupt, SystemExit) as stop:
+        return _stopped(stop)
+    return 0
+
+
+def _run(options: argparse.Namespace, rest: list[str]) -> None:
+    if rest and options.run is not _train:
+        options.parser.error(f"unknown option: {' '.join(rest)}")
+    options.rest = rest
+    options.run(options)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, FednewsError):
+        return text
+    if isinstance(error, OSError):
+        return f"{error.strerror or text}{f': {error.filename}' if error.filename else ''}"
+    return f"unexpected {type(error).__name__}: {text} (--debug shows where)"
+
+
+def _stopped(stop: BaseException) -> int:
+    cause = stop
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, KeyboardInterrupt):
+        print("fednews: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return stop.code if isinstance(stop.code, int) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fednews", description="Privacy-preserving federated news recommendation.")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
+    _data_verbs(verbs)
+    _run_verbs(verbs)
+    return parser
+
+
+def _verb(verbs, name: str, run: Callable[[argparse.Namespace], None], **kwargs) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, allow_abbrev=False, description=kwargs.get("help"), **kwargs)
+    parser.set_defaults(run=run, parser=parser)
+    return parser
+
+
+def _data_verbs(verbs) -> None:
+    data = verbs.add_parser("data", help="prepare, make, describe and exchange data sets")
+    verbs = data.add_subparsers(required=True, metavar="COMMAND")
+
+    prepare = _verb(verbs, "prepare", _prepare, help="turn raw files into a store")
+    prepare.add_argument("format", choices=sorted(_READERS), help="format of the raw files")
+    prepare.add_argument("--root", required=True, help="folder (or zip) of the raw files")
+    prepare.add_argument("--out", required=True, help="folder of the store to make")
+    prepare.add_argument("--min-count", type=int, default=1, help="rarer train words become unknown (default 1)")
+    prepare.add_argument("--overwrite", action="store_true", help="replace a store that is there")
+
+    make = _verb(verbs, "synthesize", _synthesize, help="write a synthetic data set in MIND's format")
+    make.add_argument("--out", required=True, help="folder to write")
+    make.add_argument("--users", type=int, required=True)
+    make.add_argument("--news", type=int, required=True)
+    make.add_argument("--seed", type=int, default=0)
+    make.add_argument("--overwrite", action="store_true", help="replace a data set that is there")
+
+    describe = _verb(verbs, "describe", _describe, help="the counts of a paper's data table")
+    describe.add_argument("store", help="folder of a store")
+
+    fetch = _verb(verbs, "download", _download, help="fetch a public data set, after its licence")
+    fetch.add_argument("variant", help="which data set, e.g. mind-small")
+    fetch.add_argument("--out", required=True, help="folder to write")
+    fetch.add_argument("--source", help="hub repository, or a local folder that holds the files")
+    fetch.add_argument("--accept-licence", action="store_true", help="accept the licence without being asked")
+
+    export = _verb(verbs, "export", _export, help="write a store as a datasets.DatasetDict")
+    export.add_argument("store", help="folder of a store")
+    export.add_argument("--out", required=True, help="folder to write")
+
+
+def _run_verbs(verbs) -> None:
+    train = _verb(verbs, "train", _train, help="train and track one experiment", add_help=False)
+    train.add_argument("--resume", metavar="RUN_ID", help="continue an interrupted run")
+
+    evaluate = _verb(verbs, "evaluate", _evaluate, help="evaluate a run's model")
+    evaluate.add_argument("run_id", help="a run's id, or its unique beginning")
+    evaluate.add_argument("--split", default="dev", help="labelled split (default dev)")
+    evaluate.add_argument("--checkpoint", choices=("last", "best"), default="last", help="which weights (default last)")
+
+    runs = _verb(verbs, "runs", _runs, help="list tracked runs")
+    runs.add_argument("--limit", type=int, default=20)
+    runs.add_argument("--experiment", help="only this experiment's")
+    runs.add_argument("--status", help="only those, e.g. FINISHED")
+
+    again = _verb(verbs, "rerun", _rerun, help="train again from a recorded configuration")
+    again.add_argument("run_id", help="a run's id, or its unique beginning")
+    again.add_argument("--check", action="store_true", help="fail unless metrics and weights agree")
+
+    ui = _verb(verbs, "ui", _ui, help="open MLflow's UI on the tracking store")
+    ui.add_argument("--host", default="127.0.0.1")
+    ui.add_argument("--port", type=int, default=5000)
+
+
+# Imports stand inside the functions: torch and MLflow take seconds to load, and most commands need one of them.
+
+
+def _mind(root: str):
+    from fednews.data.mind import MindReader
+
+    return MindReader(root)
+
+
+def _ebnerd(root: str):
+    from fednews.data.ebnerd import EbnerdReader
+
+    return EbnerdReader(root)
+
+
+def _adressa(root: str):
+    from fednews.data.adressa import AdressaReader
+
+    return AdressaReader(root)
+
+
+def _datasets(root: str):
+    from fednews.data.interchange import DatasetsReader
+
+    return DatasetsReader(root)
+
+
+_READERS = {"mind": _mind, "ebnerd": _ebnerd, "adressa": _adressa, "datasets": _datasets}
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from fednews.data.describe import describe, format_description
+    from fednews.data.store import write_store
+    from fednews.data.synthetic import best_possible
+
+    reader = _READERS[options.format](options.root)
+    notes = {"best_possible": best_possible(options.root)}
+    store = write_store(reader, options.out, options.overwrite, options.min_count, notes)
+    print(format_description(describe(store)))
+
+
+def _synthesize(options: argparse.Namespace) -> None:
+    from fednews.data.synthetic import synthesize
+
+    truth = synthesize(options.out, options.users, options.news, options.seed, overwrite=options.overwrite)
+    print(truth.summary())
+
+
+def _describe(options: argparse.Namespace) -> None:
+    from fednews.data.describe import describe, format_description
+    from fednews.data.store import Store
+
+    print(format_description(describe(Store.open(options.store))))
+
+
+def _download(options: argparse.Namespace) -> None:
+    from fednews.data.download import download
+
+    print(download(options.variant, options.out, options.source, options.accept_licence))
+
+
+def _export(options: argparse.Namespace) -> None:
+    from fednews.data.interchange import to_datasets
+    from fednews.data.store import Store
+
+    to_datasets(Store.open(options.store)).save_to_disk(options.out)
+
+
+def _train(options: argparse.Namespace) -> None:
+    from fednews.experiment import format_result, resume_command, train_command
+
+    result = resume_command(options.resume, options.rest) if options.resume else train_command(options.rest)
+    print(format_result(result))
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from fednews.experiment import evaluate_run, format_result
+
+    print(format_result(evaluate_run(options.run_id, options.split, options.checkpoint)))
+
+
+def _runs(options: argparse.Namespace) -> None:
+    from fednews.tracking.reaper import close_dead_runs
+    from fednews.tracking.store import connect
+    from fednews.tracking.table import format_runs, list_runs
+
+    client = connect()
+    close_dead_runs(client)
+    print(format_runs(list_runs(client, options.limit, options.experiment, options.status)))
+
+
+def _rerun(options: argparse.Namespace) -> None:
+    from fednews.experiment import format_result
+    from fednews.tracking.rerun import rerun
+
+    print(format_result(rerun(options.run_id, options.check)))
+
+
+def _ui(options: argparse.Namespace) -> None:
+    from fednews.tracking.ui import serve_ui
+
+    serve_ui(options.host, options.port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

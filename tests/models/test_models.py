@@ -1,0 +1,125 @@
+"""What every model must do, whatever its architecture."""
+
+import pytest
+import torch
+
+from fednews.data.features import NewsInfo
+from fednews.models.base import click_losses, encode_by_length
+from fednews.models.fednewsrec import FedNewsRecModel
+
+
+@pytest.fixture
+def cohort(cohorts):
+    return cohorts.cohort(cohorts.of_clients(cohorts.draw_clients(15, 0), 0))
+
+
+def scores(model, cohort) -> torch.Tensor:
+    return model(cohort.news, cohort.history, cohort.history_mask, cohort.sample_history, cohort.candidates)
+
+
+def test_padding_never_changes_a_score(make_model, cohort):
+    model = make_model().eval()
+    expected = scores(model, cohort)
+    pad = torch.nn.functional.pad
+    news = {name: pad(text, (0, 9)) if text.ndim == 2 else text for name, text in cohort.news.items()}
+    history, mask = pad(cohort.history, (6, 0), value=3), pad(cohort.history_mask, (6, 0))
+    padded = model(news, history, mask, cohort.sample_history, cohort.candidates)
+    torch.testing.assert_close(padded, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_stands_under_the_mask_never_changes_a_user(make_model):
+    model = make_model().eval()
+    width = model.encode_news({name: torch.ones(1, 4, dtype=torch.long) for name in ("title", "abstract")} | {
+        name: torch.ones(1, dtype=torch.long) for name in ("category", "subcategory")}).shape[1]
+    clicks, mask = torch.randn(3, 7, width), torch.arange(7) >= torch.tensor([[0], [3], [6]])
+    changed = torch.where(mask[..., None], clicks, torch.full_like(clicks, 50.0))
+    torch.testing.assert_close(model.encode_user(changed, mask), model.encode_user(clicks, mask))
+
+
+def test_an_empty_history_is_a_finite_user_with_finite_gradients(make_model):
+    model = make_model().eval()
+    clicks = torch.randn(2, 5, 10, requires_grad=True)
+    users = model.encode_user(clicks, torch.tensor([[False] * 5, [False] * 4 + [True]]))
+    assert users.isfinite().all()
+    assert torch.equal(users[0], torch.zeros_like(users[0])), "no clicks, no preference"
+    users.sum().backward()
+    assert clicks.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_an_empty_title_is_a_finite_article(make_model):
+    model = make_model().eval()
+    news = {name: torch.zeros(2, 3, dtype=torch.long) for name in ("title", "abstract")}
+    news |= {name: torch.zeros(2, dtype=torch.long) for name in ("category", "subcategory")}
+    assert model.encode_news(news).isfinite().all()
+
+
+def test_a_score_does_not_depend_on_the_rest_of_the_batch(make_model, cohorts, cohort):
+    model = make_model().eval()
+    whole = scores(model, cohort)
+    alone = cohorts.cohort(cohorts.of_clients(cohorts.draw_clients(15, 0), 0).of_clients(torch.tensor([4]).numpy()))
+    torch.testing.assert_close(scores(model, alone), whole[cohort.client == 4], rtol=1e-5, atol=1e-6)
+
+
+def test_encoding_by_length_equals_encoding_at_once(make_model, cohort):
+    model = make_model().eval()
+    for pieces in (2, 5, 1000):
+        torch.testing.assert_close(
+            encode_by_length(model, cohort.news, pieces), model.encode_news(cohort.news), rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("train_words", [False, True])
+def test_gradients_reach_every_trained_parameter_and_no_other(make_model, cohort, train_words):
+    model = make_model(train_words=train_words, dropout=0.0)
+    click_losses(scores(model, cohort)).sum().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad.abs().sum() > 0, name
+        else:
+            assert parameter.grad is None, name
+
+
+def test_padding_keeps_the_zero_vector_when_words_are_trained(make_model, cohort):
+    model = make_model(train_words=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    click_losses(scores(model, cohort)).sum().backward()
+    optimizer.step()
+    embeddings = {m for m in model.modules() if type(m).__name__ == "WordEmbedding"}
+    assert all(not embedding.weight[0].any() for embedding in embeddings)
+
+
+def test_every_model_overfits_a_few_samples(make_model, cohort):
+    model = make_model(train_words=True, dropout=0.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = click_losses(scores(model, cohort)).mean()
+        loss.backward()
+        optimizer.step()
+    final = scores(model, cohort)
+    auc = (final[:, :1] > final[:, 1:]).float().mean()
+    assert auc > 0.95
+
+
+def test_saved_weights_give_the_same_scores(make_model, cohort, tmp_path):
+    model = make_model().eval()
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    other = make_model().eval()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+    other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert torch.equal(scores(other, cohort), scores(model, cohort))
+
+
+def test_the_fednewsrec_model_has_the_published_number_of_uploaded_coordinates():
+    """2,522,803 in the authors' Keras code, three of which are biases that a softmax cancels."""
+    model = FedNewsRecModel(NewsInfo(words=50, categories=1, subcategories=1))
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 2_522_803 - 3
+
+
+def test_word_vectors_are_taken_over(synthetic_store, streams, make_model):
+    info = NewsInfo(4, 2, 2, word_vectors=torch.tensor([[9.0, 9.0], [1, 1], [2, 2], [3, 3]]))
+    embedding = FedNewsRecModel(info, word_dim=300).news.words
+    assert embedding.weight.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]], "padding is zero, the width is the vectors'"

@@ -1,0 +1,74 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import psutil
+import pytest
+
+from fednews.errors import FednewsError, UsageError
+from fednews.tracking.store import experiment_id
+from fednews.tracking.ui import serve_ui
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def ask(url: str, body: dict | None = None) -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=30) as answer:
+        return answer.read()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_ui_serves_the_store_and_ends_without_leftovers(client, tmp_path, signum):
+    experiment_id(client, "seen in the UI")
+    port = free_port()
+    code = f"from fednews.tracking.ui import serve_ui; serve_ui('127.0.0.1', {port})"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == f"MLflow UI: http://127.0.0.1:{port} (Ctrl-C ends it)\n"
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert 1 <= len(children) <= 2
+    assert ask(f"http://127.0.0.1:{port}/health") == b"OK"
+    found = ask(f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search", {"max_results": 10})
+    assert "seen in the UI" in {experiment["name"] for experiment in json.loads(found)["experiments"]}
+    process.send_signal(signum)
+    assert process.wait(timeout=30) == 0
+    assert process.stdout.read() == "UI stopped\n"
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_port_in_use_is_a_clear_error(client):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(FednewsError, match=f"127.0.0.1:{port}: address already in use"):
+            serve_ui("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_a_clear_error(client):
+    with pytest.raises(FednewsError, match="cannot serve on"):
+        serve_ui("192.0.2.1", free_port())  # a network for documentation, RFC 5737
+
+
+def test_a_port_out_of_range_is_a_usage_error(client):
+    with pytest.raises(UsageError, match="70000"):
+        serve_ui("127.0.0.1", 70_000)
+
+
+def test_a_tracking_server_is_named_instead_of_served(start_server, monkeypatch, capsys):
+    with start_server() as uri:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        before = psutil.Process(os.getpid()).children()
+        serve_ui("127.0.0.1", free_port())
+        assert psutil.Process(os.getpid()).children() == before
+    assert uri in capsys.readouterr().out
