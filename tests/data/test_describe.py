@@ -135,3 +135,13 @@ def test_a_synthetic_store_is_described_as_it_was_generated(tmp_path: Path) -> N
     assert {split: splits[split]["impressions"] for split in ("train", "dev")} == {
         split: truth.counts[split] for split in ("train", "dev")
     }
+
+
+def test_the_real_mind_sample_has_the_counts_that_its_readme_states(real_data: Path, tmp_path: Path) -> None:
+    splits = describe(write_store(MindReader(real_data / "mind-sample"), tmp_path / "store"))["splits"]
+    train, dev = splits["train"], splits["dev"]
+    assert (train["impressions"], train["users"], train["positive"]) == (5_630, 5_126, 8_426)
+    assert train["positive"] + train["negative"] == 208_726
+    assert (dev["impressions"], dev["users"], dev["positive"]) == (1_306, 1_278, 1_977)
+    assert dev["positive"] + dev["negative"] == 53_893
+    assert (train["news"], dev["news"]) == (23_020, 11_777)

@@ -161,6 +161,17 @@ def test_the_click_rate_does_not_depend_on_the_position(rows: dict[str, list]) -
     assert abs(total - expected) < 4 * math.sqrt(variance)
 
 
+def test_candidates_stand_in_random_order(rows: dict[str, list]) -> None:
+    """The number of rising neighbours, against its exact mean and variance (Eulerian numbers)."""
+    rising = expected = variance = 0.0
+    for row in rows["train"] + rows["dev"]:
+        numbers = np.array([int(news[1:]) for news in row.candidates])
+        rising += np.count_nonzero(np.diff(numbers) > 0)
+        expected += (len(numbers) - 1) / 2
+        variance += (len(numbers) + 1) / 12
+    assert abs(rising - expected) < 4 * math.sqrt(variance)
+
+
 def _auc(labels: list[int], scores: np.ndarray) -> float:
     """Count the pairs of a click and a non-click that are in the right order, a tie as half a pair."""
     clicked = np.array(labels) == 1
