@@ -128,8 +128,9 @@ def _run_verbs(verbs) -> None:
 
 def _mind(root: str):
     from fednews.data.mind import MindReader
+    from fednews.data.synthetic import SyntheticReader, best_possible
 
-    return MindReader(root)
+    return SyntheticReader(root) if best_possible(root) else MindReader(root)
 
 
 def _ebnerd(root: str):

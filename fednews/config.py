@@ -91,9 +91,11 @@ def parse_text(text: str) -> Namespace:
 def _resolve(arguments: list[str]) -> Namespace:
     parser = make_parser()
     try:
-        return _checked(parser.parse_args(arguments))
+        config = parser.parse_args(arguments)
     except (ArgumentError, TypeError, ValueError) as error:
         raise UsageError(_explain(str(error), parser)) from error
+    config.pop("config")  # where the values came from is not part of what they are
+    return _checked(config)
 
 
 def dump(config: Namespace) -> str:

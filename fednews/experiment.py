@@ -90,7 +90,7 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
         trainer = Trainer(
             **vars(config.trainer),
             logger=run.logger if run else False,
-            callbacks=[checkpoints, RoundProgress()],
+            callbacks=[checkpoints] if config.trainer.enable_progress_bar is False else [checkpoints, RoundProgress()],
         )
         try:
             trainer.fit(loop, data, ckpt_path=_last_checkpoint(resume) if resume else None, weights_only=True)

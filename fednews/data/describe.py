@@ -27,10 +27,11 @@ _ROWS = {  # key, how the table names it, format
 
 
 def describe(store: Store) -> dict:
-    """Count what a store holds; time and memory do not depend on how many behaviours fit in memory.
+    """Count what a store holds, chunk by chunk over its memory-mapped arrays.
 
     Returns:
-        ``name``, ``fingerprint``, ``options``, ``problems`` (what the reader tolerated) and ``problem_examples``, and
+        ``name``, ``fingerprint``, ``options``, ``best_possible`` (dev metrics of synthetic data, else ``None``),
+        ``problems`` (what the reader tolerated) and ``problem_examples``, and
         ``splits``: for each split and for ``"total"`` a dict with ``users``; ``cold_users`` who are not in the train
         split; ``news`` that are in a history or among candidates (total: all articles); ``new_news``, those of them
         that are not so in the train split; ``impressions`` and how many of them are unlabelled
@@ -49,6 +50,7 @@ def describe(store: Store) -> dict:
         "name": store.name,
         "fingerprint": store.fingerprint,
         "options": store.meta["options"],
+        "best_possible": store.meta.get("best_possible"),
         "splits": {
             name: {
                 "users": int(users[name].sum()),
@@ -76,9 +78,15 @@ def format_description(description: dict) -> str:
         "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
         for line in lines
     ]
-    return "\n".join(
-        [f"{description['name']}, fingerprint {description['fingerprint']}", "", *table, *_problems(description)]
-    )
+    title = f"{description['name']}, fingerprint {description['fingerprint']}"
+    return "\n".join([title, "", *table, *_ceiling(description["best_possible"]), *_problems(description)])
+
+
+def _ceiling(best: dict[str, float] | None) -> list[str]:
+    if not best:
+        return []
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in best.items())
+    return ["", f"synthetic data; the best that any model can reach on dev: {metrics}"]
 
 
 def _problems(description: dict) -> list[str]:

@@ -19,7 +19,7 @@ from fednews.data.files import find
 from fednews.data.mind import BEHAVIORS, NEWS
 from fednews.errors import FednewsError, UsageError
 
-# The authors' mirror: the addresses in the data set's paper no longer serve the files.
+# A copy of the official zip files that asks for the same licence, behind a log-in.
 REPOSITORY = "yjw1029/MIND"
 VARIANTS = {
     "mind-small": ("MINDsmall_train.zip", "MINDsmall_dev.zip"),

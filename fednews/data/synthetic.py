@@ -14,11 +14,13 @@ from typing import TextIO
 
 import numpy as np
 
+from fednews.data.mind import MindReader
 from fednews.data.synthetic_model import DAYS, DEV_DAY, Block, Catalogue, Settings, simulate
 from fednews.errors import UsageError
 from fednews.evaluation.metrics import METRICS, RankingSums
 
 _DATES = [f"01/{day:02}/2001" for day in range(1, DAYS + 1)]  # a Monday to a Sunday long before the project
+_TRUTH = "truth.json"
 _README = """SYNTHETIC DATA, made by 'fednews data synthesize'. No person and no article in it is real.
 The files have the format of the MIND data set; truth.json holds the settings that generated them and
 the best metrics that any model can reach on the dev split. Never present results on it as results on real clicks.
@@ -44,6 +46,58 @@ class Truth:
     def to_json(self) -> str:
         """Return the text of ``truth.json``, the same for the same settings."""
         return json.dumps({"synthetic": True, **dataclasses.asdict(self)}, indent=1) + "\n"
+
+    def summary(self) -> str:
+        """Say in a few lines what was made and what can be reached on it."""
+        counts, best = self.counts, self.best_possible
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in best.items())
+        return (
+            f"synthetic data, seed {self.settings.seed}: {counts['users']:,} users, "
+            f"{counts['cold_users']:,} of them in dev only, {counts['news']:,} news, "
+            f"{counts['train']:,} train and {counts['dev']:,} dev impressions\n"
+            f"best possible on dev: {metrics}\n"
+            f"without knowing any user: auc {self.without_interest['auc']:.4f}; a random ranking: auc 0.5000"
+        )
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "Truth":
+        """Read the truth of the synthetic data in ``folder``.
+
+        Raises:
+            UsageError: there is no ``truth.json``, or not one of this version.
+        """
+        path = Path(folder) / _TRUTH
+        try:
+            written = json.loads(path.read_text())
+            written.pop("synthetic")
+            return cls(**{**written, "settings": Settings(**written["settings"])})
+        except FileNotFoundError:
+            raise UsageError(f"{folder} is not synthetic data: it has no {_TRUTH}") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{path} is damaged or of another version: make the data again") from error
+
+
+class SyntheticReader(MindReader):
+    """Reads what `synthesize` wrote, as ``MindReader`` does, under a name that does not pass for real data.
+
+    Raises:
+        UsageError: the folder is not synthetic data.
+    """
+
+    name = "synthetic"
+
+    def __init__(self, root: Path | str) -> None:
+        Truth.read(root)
+        super().__init__(root)
+
+
+def best_possible(root: str | Path) -> dict[str, float] | None:
+    """Give the best dev metrics that any model can reach, ``None`` where ``root`` is not synthetic data.
+
+    Raises:
+        UsageError: its ``truth.json`` is damaged or of another version.
+    """
+    return Truth.read(root).best_possible if (Path(root) / _TRUTH).is_file() else None
 
 
 def synthesize(
@@ -87,7 +141,7 @@ def _check_target(out: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise UsageError(f"{out} exists already: give another --out, or --overwrite")
-    if not out.is_dir() or (any(out.iterdir()) and not (out / "truth.json").is_file()):
+    if not out.is_dir() or (any(out.iterdir()) and not (out / _TRUTH).is_file()):
         raise UsageError(f"{out} is not synthetic data: it will not be overwritten")
 
 
@@ -118,7 +172,7 @@ def _write(settings: Settings, folder: Path) -> Truth:
             raise UsageError(f"no {split} impression was drawn: take more users or impressions_per_user")
     _write_news(catalogue, folder, seen_in_dev)
     truth = Truth(settings, counts, _means(best), _means(impersonal))
-    (folder / "truth.json").write_text(truth.to_json())
+    (folder / _TRUTH).write_text(truth.to_json())
     (folder / "README.txt").write_text(_README)
     return truth
 

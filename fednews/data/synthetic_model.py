@@ -37,7 +37,8 @@ class Settings:
     """What generates a data set; see the module's docstring for the three weights.
 
     Attributes:
-        users, news: how many.
+        users: how many.
+        news: how many; with fewer than about 2,000, impressions and histories are shorter than MIND's.
         seed: the same settings and seed give the same bytes.
         impressions_per_user: mean over both splits, at least 1; a few users have many.
         interest, popularity, recency: weights of the click logit.

@@ -100,7 +100,7 @@ class TrackedRun:
             **_process_tags(provenance),
             **{key: value for key, value in links.items() if value},
             "fednews.fingerprint": fingerprint,
-            "mlflow.note.content": note or _summary(params),
+            "mlflow.note.content": note or _summary(params, tags.get("fednews.data")),
         }
         with clear_errors(client.tracking_uri):
             created = client.create_run(experiment_id(client, experiment), tags=all_tags, run_name=run_name)
@@ -263,10 +263,10 @@ def _process_tags(provenance: Provenance) -> dict[str, str]:
     }
 
 
-def _summary(params: Mapping[str, str]) -> str:
-    parts = [params[key] for key in ("algorithm", "model", "data.store") if key in params]
-    seed = params.get("seed", params.get("seed_everything"))
-    return ", ".join(parts + ([f"seed {seed}"] if seed is not None else [])) or "fednews run"
+def _summary(params: Mapping[str, str], data: str | None) -> str:
+    seed = f"seed {params['seed']}" if "seed" in params else None
+    parts = (params.get("algorithm"), params.get("model"), data or params.get("data.store"), seed)
+    return ", ".join(part for part in parts if part) or "fednews run"
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

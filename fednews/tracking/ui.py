@@ -72,7 +72,9 @@ def _server(uri: str, host: str, port: int) -> Iterator[subprocess.Popen]:
 
 
 def _end(server: subprocess.Popen) -> None:
-    """End the server's whole process group, gently first."""
+    """End the server's whole process group, gently first; a second Ctrl-C must not leave half of it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, number)
@@ -88,16 +90,18 @@ def _end(server: subprocess.Popen) -> None:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the UI as Ctrl-C does."""
+    """Let SIGTERM end the UI as Ctrl-C does, and give both handlers back in the end."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check_port(host: str, port: int) -> None:

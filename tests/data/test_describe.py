@@ -7,7 +7,7 @@ import pytest
 from fednews.data.describe import describe, format_description
 from fednews.data.mind import MindReader
 from fednews.data.store import Store, write_store
-from fednews.data.synthetic import synthesize
+from fednews.data.synthetic import SyntheticReader, best_possible, synthesize
 from fednews.data.tables import BehaviorRow, NewsRow, Problems
 
 NEWS = [
@@ -116,6 +116,7 @@ def test_the_store_and_what_its_reader_tolerated_are_named(store: Store) -> None
 def test_the_table_has_a_column_per_split_and_shows_the_counts(store: Store) -> None:
     lines = format_description(describe(store)).splitlines()
     assert store.fingerprint in lines[0]
+    assert not any("synthetic" in line for line in lines)
     header = next(line for line in lines if "train" in line)
     assert header.split() == ["train", "dev", "test", "total"]
     negative = next(line for line in lines if line.startswith("negative"))
@@ -127,7 +128,10 @@ def test_the_table_has_a_column_per_split_and_shows_the_counts(store: Store) -> 
 
 def test_a_synthetic_store_is_described_as_it_was_generated(tmp_path: Path) -> None:
     truth = synthesize(tmp_path / "raw", 400, 400)
-    description = describe(write_store(MindReader(tmp_path / "raw"), tmp_path / "store"))
+    notes = {"best_possible": best_possible(tmp_path / "raw")}
+    description = describe(write_store(SyntheticReader(tmp_path / "raw"), tmp_path / "store", notes=notes))
+    assert description["best_possible"] == truth.best_possible
+    assert description["name"] == "synthetic"
     splits = description["splits"]
     assert splits["total"]["users"] == truth.counts["users"]
     assert splits["dev"]["cold_users"] == splits["total"]["cold_users"] == truth.counts["cold_users"]
@@ -135,6 +139,9 @@ def test_a_synthetic_store_is_described_as_it_was_generated(tmp_path: Path) -> N
     assert {split: splits[split]["impressions"] for split in ("train", "dev")} == {
         split: truth.counts[split] for split in ("train", "dev")
     }
+    assert f"synthetic data; the best that any model can reach on dev: auc {truth.best_possible['auc']:.4f}" in (
+        format_description(description)
+    )
 
 
 def test_the_real_mind_sample_has_the_counts_that_its_readme_states(real_data: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fednews.data.mind import MindReader
 from fednews.data.ragged import Ragged
-from fednews.data.synthetic import Truth, synthesize
+from fednews.data.synthetic import SyntheticReader, Truth, best_possible, synthesize
 from fednews.data.synthetic_model import (
     BLOCK,
     DEV_DAY,
@@ -266,13 +266,37 @@ def test_the_truth_is_on_disk_and_says_that_the_data_are_synthetic(made: tuple[P
     written = json.loads((out / "truth.json").read_text())
     assert written["synthetic"] is True
     assert written["best_possible"] == truth.best_possible
-    assert Settings(**written["settings"]) == truth.settings
+    assert Truth.read(out) == truth
     assert (out / "README.txt").read_text().startswith("SYNTHETIC")
 
 
 def test_the_first_dev_second_is_the_start_of_the_dev_day(rows: dict[str, list]) -> None:
     midnight = min(row.time for row in rows["train"]) // 86_400
     assert {row.time // 86_400 - midnight for row in rows["dev"]} == {DEV_DAY}
+
+
+def test_the_reader_names_synthetic_data_so_and_knows_its_ceiling(made: tuple[Path, Truth]) -> None:
+    reader = SyntheticReader(made[0])
+    assert reader.name == "synthetic"
+    assert best_possible(made[0]) == made[1].best_possible
+    assert f"best possible on dev: auc {made[1].best_possible['auc']:.4f}" in made[1].summary()
+    assert next(reader.behaviors("dev")) == next(MindReader(made[0]).behaviors("dev"))
+
+
+def test_other_data_has_no_known_ceiling(tmp_path: Path) -> None:
+    assert best_possible(tmp_path) is None
+    (tmp_path / "data.zip").write_bytes(b"")
+    assert best_possible(tmp_path / "data.zip") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "is not synthetic data"), ("{", "damaged"), ('{"synthetic": true}', "damaged")]
+)
+def test_a_folder_without_a_whole_truth_is_a_usage_error(tmp_path: Path, text: str | None, message: str) -> None:
+    if text:
+        (tmp_path / "truth.json").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        SyntheticReader(tmp_path)
 
 
 @pytest.mark.parametrize(

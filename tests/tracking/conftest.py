@@ -1,8 +1,7 @@
 """A real SQLite store per test; creating one takes seconds, so each test gets a copy of a fresh one."""
 
-import contextlib
+import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -49,22 +48,26 @@ def start(client) -> Callable[..., TrackedRun]:
     return begin
 
 
-@pytest.fixture
-def start_server(client, tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[str]]:
-    """An MLflow server over the test's own store."""
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an MLflow server with a store of its own."""
+    folder = tmp_path_factory.mktemp("server")
+    process, uri = start_ui(folder)
+    yield uri
+    process.terminate()
+    assert process.wait(timeout=60) == 0
 
-    @contextlib.contextmanager
-    def run(host: str = "127.0.0.1") -> Iterator[str]:
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            port = probe.getsockname()[1]
-        code = f"from fednews.tracking.ui import serve_ui; serve_ui({host!r}, {port})"
-        server = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
-        try:
-            assert f"http://{host}:{port}" in server.stdout.readline()
-            yield f"http://{host}:{port}"
-        finally:
-            server.send_signal(signal.SIGINT)
-            assert server.wait(timeout=60) == 0
 
-    return run
+def start_ui(folder: Path) -> tuple[subprocess.Popen, str]:
+    """Serve the store in ``folder``; returns when the UI answers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = f"from fednews.tracking.ui import serve_ui; serve_ui('127.0.0.1', {port})"
+    environment = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE
+    )
+    uri = f"http://127.0.0.1:{port}"
+    assert process.stdout.readline() == f"MLflow UI: {uri} (Ctrl-C ends it)\n"
+    return process, uri

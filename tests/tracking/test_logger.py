@@ -2,20 +2,19 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import mlflow
 import pytest
 
 from fednews.tracking.lookup import metric_history
-from tests.tracking.small import Trained, batches, trainer
+from . import small
+from .small import Trained, batches, trainer
 
-ROOT = Path(__file__).parents[2]
-FITTING = """
+FITTING = f"""
 import time
 from fednews.tracking.run import TrackedRun
 from fednews.tracking.store import connect
-from tests.tracking.small import Trained, batches, trainer
+from {small.__name__} import Trained, batches, trainer
 
 class Slow(Trained):
     def training_step(self, batch, index):
@@ -24,7 +23,7 @@ class Slow(Trained):
             time.sleep(120)
         return super().training_step(batch, index)
 
-with TrackedRun.start(connect(), "trial", "child", {}, "", {}, "f00d") as run:
+with TrackedRun.start(connect(), "trial", "child", {{}}, "", {{}}, "f00d") as run:
     print(run.run_id, flush=True)
     trainer(run.logger).fit(Slow(), batches())
 """
@@ -72,7 +71,7 @@ def test_an_exception_in_training_fails_the_run(client, start):
 
 
 def test_a_signal_during_training_closes_the_run_as_killed(client, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     processes = {
         signum: subprocess.Popen(
             [sys.executable, "-c", FITTING], cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE

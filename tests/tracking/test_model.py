@@ -1,5 +1,6 @@
 import copy
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 from fednews.errors import FednewsError
 from fednews.tracking.model import load_model, log_model
 from fednews.tracking.store import connect, experiment_id
-from tests.tracking.small import Small, Trained, batches, trainer
+from .small import Small, Trained, batches, trainer
 
 
 def assert_equal_state(one: nn.Module, two: nn.Module) -> None:
@@ -38,10 +39,11 @@ def test_the_model_belongs_to_its_run_and_states_its_requirements(client, start)
     assert logged.experiment_id == experiment_id(client, "trial")
     assert str(logged.status) == "READY"
     assert [output.model_id for output in client.get_run(run.run_id).outputs.model_outputs] == [model_id]
-    requirements = open(f"{logged.artifact_location}/requirements.txt").read().split()
+    folder = Path(logged.artifact_location)
+    requirements = (folder / "requirements.txt").read_text().split()
     assert f"torch=={torch.__version__}" in requirements
     assert not any(line.startswith("fednews") for line in requirements)
-    assert "commit: abc" in open(f"{logged.artifact_location}/MLmodel").read()
+    assert "commit: abc" in (folder / "MLmodel").read_text()
 
 
 def test_the_latest_model_of_a_run_is_loaded(client, start):
@@ -89,10 +91,9 @@ def test_a_run_without_a_model_is_a_clear_error(client, start):
         load_model(client, run.run_id)
 
 
-def test_a_model_goes_to_an_mlflow_server_as_well(start_server):
-    with start_server() as uri:
-        client = connect(uri)
-        run = client.create_run(experiment_id(client, "remote"))
-        module = Small()
-        log_model(client, run.info.run_id, module)
-        assert_equal_state(load_model(client, run.info.run_id), module)
+def test_a_model_goes_to_an_mlflow_server_as_well(server):
+    client = connect(server)
+    run = client.create_run(experiment_id(client, "remote"))
+    module = Small()
+    log_model(client, run.info.run_id, module)
+    assert_equal_state(load_model(client, run.info.run_id), module)

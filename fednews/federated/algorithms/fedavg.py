@@ -36,7 +36,7 @@ class FedAvg(ClientSampling):
         local_lr: float = 1.0,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
-        clients_at_once: int = 10,
+        clients_at_once: int = 5,
     ) -> None:
         super().__init__(clients_per_round, client_dropout)
         if local_steps < 1:

@@ -38,7 +38,7 @@ class FedNewsRec(ClientSampling):
         noise_scale: float = 0.015,
         loss: Reduction = "sum",
         client_dropout: float = 0.0,
-        clients_at_once: int = 10,
+        clients_at_once: int = 5,
     ) -> None:
         super().__init__(clients_per_round, client_dropout)
         self.mechanism = ClippedLaplace(clip, noise_scale)

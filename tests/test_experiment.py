@@ -1,0 +1,247 @@
+"""The whole way: configuration -> tracked run -> evaluation, resume and rerun, with the real store and trainer."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fednews.cli import main
+from fednews.config import parse, parse_text
+from fednews.experiment import Result, train
+from fednews.tracking.lookup import download_artifact, metric_history, read_artifact, resolve_run
+from fednews.tracking.model import load_model
+from fednews.tracking.store import connect
+
+EXPERIMENT = """
+name: tests
+seed: 3
+data: {{store: {store}, history_length: 10}}
+model: {{class_path: NRMS, init_args: {{word_dim: 8, heads: 2, head_dim: 4, query_dim: 5, train_words: true}}}}
+algorithm: {{class_path: FedNewsRec, init_args: {{clients_per_round: 5, clip: 0.01, noise_scale: 0.001}}}}
+optimizer: {{class_path: torch.optim.Adam, init_args: {{lr: 0.01}}}}
+trainer: {{max_steps: 6, val_check_interval: 3, accelerator: cpu, enable_progress_bar: false}}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, synthetic_store) -> Path:
+    """A working directory with an experiment file; runs of these tests are tracked there."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "exp.yaml").write_text(EXPERIMENT.format(store=synthetic_store.path))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture(scope="module")
+def finished(place) -> Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        return train(parse(["--config", "exp.yaml"]))
+
+
+def test_a_run_records_everything_that_made_it_and_came_of_it(finished, synthetic_store):
+    client = connect()
+    run = client.get_run(finished.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["algorithm"] == "FedNewsRec"
+    assert run.data.params["algorithm.clip"] == "0.01"
+    assert run.data.params["seed"] == "3"
+    assert run.data.tags["fednews.fingerprint"] == synthetic_store.fingerprint
+    assert run.data.tags["mlflow.source.git.commit"]
+    assert parse(["--config", "exp.yaml"]).as_dict() == parse_text(
+        read_artifact(client, finished.run_id, "config.yaml")
+    ).as_dict()
+    provenance = json.loads(read_artifact(client, finished.run_id, "provenance/provenance.json"))
+    assert provenance["packages"]["torch"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["loss", "clients", "samples", "bytes_up", "bytes_down", "client_seconds", "server_seconds", "round_seconds",
+     "epsilon_published", "epsilon_accounted", "epsilon_round_published", "epsilon_round_accounted"],
+)  # fmt: skip
+def test_every_round_has_its_metrics_at_its_own_step(finished, name):
+    assert sorted(metric_history(connect(), finished.run_id, name)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_validation_metrics_stand_at_the_round_they_were_measured_after(finished):
+    for name in ("val_auc", "val_mrr", "val_ndcg_5", "val_ndcg_10"):
+        assert sorted(metric_history(connect(), finished.run_id, name)) == [3, 6]
+
+
+def test_the_ledger_is_an_artifact_with_all_readings(finished):
+    ledger = json.loads(read_artifact(connect(), finished.run_id, "privacy_ledger.json"))
+    assert ledger["readings"]["published"]["total"] == pytest.approx(2 * 0.01 / 0.001)
+    assert ledger["readings"]["accounted"]["total"]["epsilon"] > 100
+    assert ledger["readings"]["audited"]["total"] is None
+    history = metric_history(connect(), finished.run_id, "epsilon_accounted")
+    assert history[6] == pytest.approx(ledger["readings"]["accounted"]["total"]["epsilon"])
+    assert list(history.values()) == sorted(history.values())
+
+
+def test_the_model_loads_from_mlflow_with_the_trained_weights(finished, tmp_path):
+    import torch
+
+    client = connect()
+    model = load_model(client, finished.run_id)
+    saved = torch.load(
+        download_artifact(client, finished.run_id, "checkpoints/last.ckpt", tmp_path), weights_only=True
+    )
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, saved["state_dict"][f"model.{name}"])
+
+
+def test_evaluate_gives_what_the_run_measured_last(finished, capsys):
+    assert main(["evaluate", finished.run_id[:10], "--split", "dev"]) == 0
+    client = connect()
+    for name in ("auc", "mrr", "ndcg_5", "ndcg_10"):
+        measured = metric_history(client, finished.run_id, f"val_{name}")[6]
+        assert metric_history(client, finished.run_id, f"dev_{name}")[6] == pytest.approx(measured, abs=1e-6)
+    assert "dev_auc" in capsys.readouterr().out
+
+
+def test_rerun_with_check_agrees_bit_for_bit(finished, capsys):
+    assert main(["rerun", finished.run_id, "--check"]) == 0
+    out = capsys.readouterr().out
+    assert "bit for bit" in out
+    runs = connect().search_runs(
+        [resolve_run(connect(), finished.run_id).info.experiment_id], f"tags.`fednews.rerun_of` = '{finished.run_id}'"
+    )
+    assert len(runs) == 1
+
+
+def test_rerun_with_check_fails_when_the_outcome_differs(finished, capsys):
+    """A run whose recorded metrics were tampered with does not repeat."""
+    client = connect()
+    other = train(parse(["--config", "exp.yaml"]))
+    client.log_metric(other.run_id, "loss", 99.0, step=2)
+    assert main(["rerun", other.run_id, "--check"]) == 1
+    assert "does not repeat" in capsys.readouterr().err
+
+
+def test_runs_lists_the_run(finished, capsys):
+    assert main(["runs"]) == 0
+    out = capsys.readouterr().out
+    assert finished.run_id[:8] in out
+    assert "FedNewsRec" in out
+
+
+def fednews(*arguments: str, **kwargs) -> subprocess.Popen:
+    command = [sys.executable, "-m", "fednews.cli", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs)
+
+
+def stop_after_a_checkpoint(place: Path, signal_: signal.Signals, name: str) -> tuple[str, int, str]:
+    process = fednews("train", "--config", "exp.yaml", "--name", name, "--trainer.max_steps", "4000")
+    known = set((place / "mlruns" / "checkpoints").glob("*"))
+    deadline = time.time() + 120
+    while not (new := set((place / "mlruns" / "checkpoints").glob("*/last.ckpt")) - {k / "last.ckpt" for k in known}):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.time() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal_)
+    _, err = process.communicate(timeout=60)
+    return new.pop().parent.name, process.returncode, err
+
+
+@pytest.mark.parametrize(
+    ("signal_", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)], ids=lambda v: str(v)
+)
+def test_a_stopped_run_is_killed_and_its_resume_equals_the_uninterrupted_one(place, finished, signal_, code):
+    run_id, returned, err = stop_after_a_checkpoint(place, signal_, f"stop-{code}")
+    assert returned == code, err
+    assert "Traceback" not in err
+    assert main(["runs"]) == 0, "which also closes the runs of dead processes"
+    client = connect()
+    assert client.get_run(run_id).info.status == "KILLED"
+    for name in ("loss", "epsilon_accounted"):
+        whole, part = (metric_history(client, run, name) for run in (finished.run_id, run_id))
+        assert part[3] == whole[3]
+
+
+def test_resume_goes_on_in_the_same_run_and_ends_like_the_uninterrupted_one(place, finished, tmp_path):
+    import torch
+
+    run_id, _, _ = stop_after_a_checkpoint(place, signal.SIGKILL, "resume")
+    client = connect()
+    config = read_artifact(client, run_id, "config.yaml").replace("max_steps: 4000", "max_steps: 60")
+    client.log_text(run_id, config, "config.yaml")
+    main(["runs"])
+    last = place / "mlruns" / "checkpoints" / run_id / "last.ckpt"
+    done = torch.load(last, weights_only=True)["global_step"]
+    assert done < 60
+    assert main(["train", "--resume", run_id]) == 0
+    assert client.get_run(run_id).info.status == "FINISHED"
+    whole = train(parse(["--config", "exp.yaml", "--trainer.max_steps", "60"]))
+    for name in ("loss", "epsilon_accounted", "val_auc", "clients"):
+        assert metric_history(client, run_id, name) == metric_history(client, whole.run_id, name)
+    ends = [
+        torch.load(download_artifact(client, run, "checkpoints/last.ckpt", tmp_path / run), weights_only=True)
+        for run in (run_id, whole.run_id)
+    ]
+    for name, value in ends[0]["state_dict"].items():
+        assert torch.equal(value, ends[1]["state_dict"][name])
+
+
+def test_a_failed_run_is_marked_failed_with_its_reason(capsys):
+    arguments = ["train", "--config", "exp.yaml", "--name", "fails", "--optimizer", "SGD", "--optimizer.lr", "1e30"]
+    assert main([*arguments, "--algorithm.clip", "null", "--algorithm.noise_scale", "0"]) == 1
+    err = capsys.readouterr().err
+    assert "the loss became" in err
+    assert "Traceback" not in err
+    client = connect()
+    experiment = client.get_experiment_by_name("fails").experiment_id
+    [run] = client.search_runs([experiment])
+    assert run.info.status == "FAILED"
+    assert "the loss became" in run.data.tags["fednews.error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train", "--config", "exp.yaml", "--data.store", "nowhere"], 2, "no prepared data at nowhere"),
+        (["train", "--config", "exp.yaml", "--algorithm.clients_per_round", "5000"], 2, "the data has"),
+        (["train", "--config", "exp.yaml", "--data.eval_split", "test"], 2, "has no split 'test'"),
+        (["train", "--config", "exp.yaml", "--data.word_vectors", "none.txt"], 2, "no word vectors at none.txt"),
+        (["train"], 2, "required"),
+        (["train", "--resume", "abc"], 2, "abc"),
+        (["evaluate", "nope"], 2, "nope"),
+        (["rerun", "nope"], 2, "nope"),
+        (["data", "describe", "nowhere"], 2, "no prepared data at nowhere"),
+        (["data", "prepare", "mind", "--root", "nowhere", "--out", "x"], 2, "nowhere"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(finished, capsys, arguments, code, message):
+    assert main(arguments) == code
+    err = capsys.readouterr().err.strip()
+    assert message in err
+    assert err.startswith("fednews: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_resuming_a_finished_run_is_refused(finished, capsys):
+    assert main(["train", "--resume", finished.run_id]) == 2
+    assert "has finished" in capsys.readouterr().err
+
+
+def test_an_unreachable_tracking_server_is_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert main(["train", "--config", "exp.yaml"]) == 1
+    err = capsys.readouterr().err.strip()
+    assert "tracking store http://127.0.0.1:9" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_debug_shows_the_traceback(capsys):
+    assert main(["--debug", "data", "describe", "nowhere"]) == 2
+    assert "Traceback" in capsys.readouterr().err
