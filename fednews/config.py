@@ -118,7 +118,9 @@ def _checked(config: Namespace) -> Namespace:
     if not 0 < config.delta < 1:
         raise UsageError(f"delta must lie between 0 and 1, but is {config.delta}")
     if config.trainer.max_steps < 1:
-        raise UsageError(f"trainer.max_steps is the number of rounds and must be at least 1, not {config.trainer.max_steps}")
+        raise UsageError(
+            f"trainer.max_steps is the number of rounds and must be at least 1, not {config.trainer.max_steps}"
+        )
     return config
 
 
@@ -189,7 +191,9 @@ def _explain_class(name: str, message: str) -> str:
     part = re.search(r'Parser key "([\w.]+)"', message)
     bases = {"model": NewsModel, "algorithm": Algorithm, "optimizer": Optimizer, "scheduler": LRScheduler}
     key = part[1].split(".")[0] if part else ""
-    known = sorted(cls.__name__ for cls in _subclasses(bases[key]) if not inspect.isabstract(cls)) if key in bases else []
+    known = (
+        sorted(cls.__name__ for cls in _subclasses(bases[key]) if not inspect.isabstract(cls)) if key in bases else []
+    )
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}" if known else "give its import path"
     return f"{key or 'configuration'}: there is no class '{name}': {hint}"

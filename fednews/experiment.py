@@ -83,23 +83,27 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
     _quiet()
     loop, data = build(config)
     with _tracked(config, data, resume, rerun_of) as run:
-        folder = CHECKPOINTS / run.run_id if run else None
         checkpoints = ModelCheckpoint(
-            folder, "best", monitor="val_auc", mode="max", save_last=True, enable_version_counter=False
+            CHECKPOINTS / run.run_id if run else None,  # the other processes are told by the first
+            filename="best",
+            monitor="val_auc",
+            mode="max",
+            save_last=True,
+            enable_version_counter=False,
         )
+        bar = [] if config.trainer.enable_progress_bar is False else [RoundProgress()]
         trainer = Trainer(
-            **vars(config.trainer),
-            logger=run.logger if run else False,
-            callbacks=[checkpoints] if config.trainer.enable_progress_bar is False else [checkpoints, RoundProgress()],
+            **vars(config.trainer), logger=run.logger if run else False, callbacks=[checkpoints, *bar]
         )
         try:
             trainer.fit(loop, data, ckpt_path=_last_checkpoint(resume) if resume else None, weights_only=True)
         except (KeyboardInterrupt, SystemExit):
-            if run and (folder / "last.ckpt").is_file():
-                print(f"\nstopped; continue with: fednews train --resume {run.run_id}", file=sys.stderr)
+            _say_how_to_go_on(run)
             raise
+        folder = Path(checkpoints.dirpath)
+        trainer.save_checkpoint(folder / "last.ckpt")
         if run:
-            _record(run, trainer, loop, folder)
+            _record(run, loop, folder)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     best = data.source.meta.get("best_possible")
     return Result(run.run_id if run else "", {"rounds": loop.round, **metrics}, best and best["auc"])
@@ -199,7 +203,9 @@ def _run_name(config: Namespace) -> str:
 def _last_checkpoint(run_id: str) -> Path:
     path = CHECKPOINTS / run_id / "last.ckpt"
     if not path.is_file():
-        raise UsageError(f"run {run_id} left no checkpoint at {path}: it stopped before its first evaluation; train anew")
+        raise UsageError(
+            f"run {run_id} left no checkpoint at {path}: it stopped before its first evaluation; train anew"
+        )
     return path
 
 
@@ -211,10 +217,14 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore", message=r".*does not have many workers.*")
 
 
-def _record(run: TrackedRun, trainer: Trainer, loop: FederatedLoop, folder: Path) -> None:
-    trainer.save_checkpoint(folder / "last.ckpt")
+def _say_how_to_go_on(run: TrackedRun | None) -> None:
+    if run and (CHECKPOINTS / run.run_id / "last.ckpt").is_file():
+        print(f"\nstopped; continue with: fednews train --resume {run.run_id}", file=sys.stderr)
+
+
+def _record(run: TrackedRun, loop: FederatedLoop, folder: Path) -> None:
     run.log_json("privacy_ledger.json", loop.ledger.report(loop.delta))
     for name in ("best.ckpt", "last.ckpt"):
         if (folder / name).is_file():
             run.log_file(folder / name, "checkpoints")
-    log_model(run.client, run.run_id, loop.model)
+    log_model(run.client, run.run_id, loop.model, step=loop.round)

@@ -58,9 +58,10 @@ def test_a_run_records_everything_that_made_it_and_came_of_it(finished, syntheti
     assert run.data.params["seed"] == "3"
     assert run.data.tags["fednews.fingerprint"] == synthetic_store.fingerprint
     assert run.data.tags["mlflow.source.git.commit"]
-    assert parse(["--config", "exp.yaml"]).as_dict() == parse_text(
-        read_artifact(client, finished.run_id, "config.yaml")
-    ).as_dict()
+    assert (
+        parse(["--config", "exp.yaml"]).as_dict()
+        == parse_text(read_artifact(client, finished.run_id, "config.yaml")).as_dict()
+    )
     provenance = json.loads(read_artifact(client, finished.run_id, "provenance/provenance.json"))
     assert provenance["packages"]["torch"]
 
@@ -81,7 +82,7 @@ def test_validation_metrics_stand_at_the_round_they_were_measured_after(finished
 
 def test_the_ledger_is_an_artifact_with_all_readings(finished):
     ledger = json.loads(read_artifact(connect(), finished.run_id, "privacy_ledger.json"))
-    assert ledger["readings"]["published"]["total"] == pytest.approx(2 * 0.01 / 0.001)
+    assert ledger["readings"]["published"]["total"]["epsilon"] == pytest.approx(2 * 0.01 / 0.001)
     assert ledger["readings"]["accounted"]["total"]["epsilon"] > 100
     assert ledger["readings"]["audited"]["total"] is None
     history = metric_history(connect(), finished.run_id, "epsilon_accounted")
@@ -94,9 +95,7 @@ def test_the_model_loads_from_mlflow_with_the_trained_weights(finished, tmp_path
 
     client = connect()
     model = load_model(client, finished.run_id)
-    saved = torch.load(
-        download_artifact(client, finished.run_id, "checkpoints/last.ckpt", tmp_path), weights_only=True
-    )
+    saved = torch.load(download_artifact(client, finished.run_id, "checkpoints/last.ckpt", tmp_path), weights_only=True)
     for name, value in model.state_dict().items():
         assert torch.equal(value, saved["state_dict"][f"model.{name}"])
 
@@ -121,10 +120,11 @@ def test_rerun_with_check_agrees_bit_for_bit(finished, capsys):
 
 
 def test_rerun_with_check_fails_when_the_outcome_differs(finished, capsys):
-    """A run whose recorded metrics were tampered with does not repeat."""
+    """A run whose recorded configuration is not the one that it was made with does not repeat."""
     client = connect()
     other = train(parse(["--config", "exp.yaml"]))
-    client.log_metric(other.run_id, "loss", 99.0, step=2)
+    config = read_artifact(client, other.run_id, "config.yaml")
+    client.log_text(other.run_id, config.replace("seed: 3", "seed: 4"), "config.yaml")
     assert main(["rerun", other.run_id, "--check"]) == 1
     assert "does not repeat" in capsys.readouterr().err
 

@@ -1,0 +1,1 @@
+"""How client updates are summed."""

@@ -1,0 +1,1 @@
+"""Raw files to arrays on disk to cohorts."""

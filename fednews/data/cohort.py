@@ -125,7 +125,7 @@ class CohortSource:
     def cohort(self, draw: Draw) -> Cohort:
         """The draw as tensors, with the text of the news it touches."""
         impressions, sample_impression = np.unique(draw.impression, return_inverse=True)
-        history, mask = self.train.history.take(impressions).last(self.history_length).padded(fill=-1, side="left")
+        history, _ = self.train.history.take(impressions).last(self.history_length).padded(fill=-1, side="left")
         owner = np.zeros(len(impressions), np.int64)
         owner[sample_impression] = draw.client
         keyed, row = np.unique(np.column_stack([owner, history]), axis=0, return_inverse=True)
@@ -152,7 +152,7 @@ def draw_negatives(
     """``k`` non-clicked candidates of each given impression, int64 ``[len(impressions), k]``.
 
     Drawn without replacement where an impression has at least ``k`` non-clicks, with replacement where it has
-    fewer (every one of them then appears before any repeats is not promised). Every impression must have one.
+    fewer. Every impression must have one.
     """
     shown = candidates.take(impressions)
     clicked = Ragged(candidates.offsets, labels).take(impressions)

@@ -74,7 +74,9 @@ class Impressions(IterableDataset):
     def news(self) -> np.ndarray:
         """Every article that the split shows or that a kept history holds, sorted."""
         shown = self.behaviors.candidates.take(self.rows).values
-        return np.unique(np.concatenate([shown, self.behaviors.history.take(self.rows).last(self.history_length).values]))
+        return np.unique(
+            np.concatenate([shown, self.behaviors.history.take(self.rows).last(self.history_length).values])
+        )
 
     def batch(self, rows: np.ndarray) -> ImpressionBatch:
         """The given impressions as tensors."""

@@ -55,7 +55,11 @@ class NewsDataModule(L.LightningDataModule):
         eval_batch_size: int = 512,
     ) -> None:
         super().__init__()
-        for name, value in (("history_length", history_length), ("title_length", title_length), ("negatives", negatives)):
+        for name, value in (
+            ("history_length", history_length),
+            ("title_length", title_length),
+            ("negatives", negatives),
+        ):
             if value < 1:
                 raise UsageError(f"data.{name} must be at least 1, not {value}")
         self.source = Store.open(Path(store))

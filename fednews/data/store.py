@@ -72,7 +72,9 @@ class Store:
         path = Path(path)
         meta_file = path / _META
         if not meta_file.is_file():
-            raise UsageError(f"no prepared data at {path}: make it with 'fednews data prepare FORMAT --root DIR --out {path}'")
+            raise UsageError(
+                f"no prepared data at {path}: make it with 'fednews data prepare FORMAT --root DIR --out {path}'"
+            )
         try:
             meta = json.loads(meta_file.read_text())
         except ValueError:
@@ -235,7 +237,9 @@ class _Writer:
         splits = {split: self._write_behaviors(split) for split in self.reader.splits}
         write_strings(self.folder, "users", self.user_index)
         self._write_tokens()
-        samples = self._write_samples() if splits[TRAIN]["labelled"] else {"clients": 0, "samples": 0, "dropped_samples": 0}
+        samples = (
+            self._write_samples() if splits[TRAIN]["labelled"] else {"clients": 0, "samples": 0, "dropped_samples": 0}
+        )
         return {
             "format": FORMAT,
             "name": self.reader.name,

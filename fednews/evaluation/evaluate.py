@@ -33,7 +33,9 @@ def score_batch(model: NewsModel, catalogue: Tensor, batch: ImpressionBatch) -> 
     return model.score(users[owner], catalogue[batch.candidates].unsqueeze(1)).squeeze(1)
 
 
-def evaluate(model: NewsModel, features: dict[str, Tensor], impressions: Impressions, device: torch.device) -> RankingSums:
+def evaluate(
+    model: NewsModel, features: dict[str, Tensor], impressions: Impressions, device: torch.device
+) -> RankingSums:
     """Ranking metrics of ``model`` in eval mode over labelled impressions."""
     training = model.training
     model.eval()

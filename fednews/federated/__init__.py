@@ -1,0 +1,1 @@
+"""The federated loop and client work."""

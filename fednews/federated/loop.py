@@ -122,9 +122,8 @@ class FederatedLoop(Recommender):
     def on_train_batch_end(self, outputs: object, batch: int, batch_idx: int) -> None:
         seconds = time.perf_counter() - self._started
         self._metrics |= {"round_seconds": seconds, "server_seconds": seconds - self._work_seconds}
-        shown = {"loss": self._metrics["loss"], "epsilon": self._metrics["epsilon_accounted"]}
-        self.log_dict(self._metrics, batch_size=1)
-        self.trainer.progress_bar_metrics.update(shown)
+        # "step" is Lightning's way to place a record: rounds done, as for validation metrics.
+        self.log_dict({**self._metrics, "step": float(self.round)}, batch_size=1)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["federated"] = {

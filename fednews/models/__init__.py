@@ -1,0 +1,1 @@
+"""Recommendation models; they know nothing of federation."""

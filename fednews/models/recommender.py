@@ -54,7 +54,8 @@ class Recommender(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         sums = self._reduced(self._sums)
-        self.log_dict({f"val_{name}": value for name, value in sums.means().items()}, batch_size=1)
+        metrics = {f"val_{name}": float(value) for name, value in sums.means().items()}
+        self.log_dict({**metrics, "step": float(self.trainer.global_step)}, batch_size=1)
         del self._catalogue
 
     def _reduced(self, sums: RankingSums) -> RankingSums:

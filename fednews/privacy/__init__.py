@@ -1,0 +1,1 @@
+"""Privacy mechanisms, what they spend, and the bridge to the accounting library."""

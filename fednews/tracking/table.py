@@ -29,7 +29,7 @@ def list_runs(
     """List the newest runs, one dictionary with the keys ``COLUMNS`` and ``run_id``, ``experiment`` each.
 
     ``started`` is a local ``datetime``, ``duration`` in seconds (until now while it runs), ``rounds`` the
-    rounds that logged a loss, ``val_auc`` and ``epsilon_accounted`` the last ones. What a run lacks is None.
+    step of the last loss (a record's step is the number of rounds done), ``val_auc`` and ``epsilon_accounted`` the last ones. What a run lacks is None.
     ``model``, ``algorithm`` and ``data`` come from the tags ``fednews.model`` …, else from the parameters.
 
     Raises:
@@ -117,7 +117,7 @@ def _row(run: "Run", experiments: Mapping[str, str]) -> dict[str, Any]:
         "status": info.status,
         "started": datetime.datetime.fromtimestamp(info.start_time / 1000) if info.start_time else None,
         "duration": (end - info.start_time) / 1000 if end and info.start_time else None,
-        "rounds": last["loss"].step + 1 if "loss" in last else None,
+        "rounds": last["loss"].step if "loss" in last else None,
         **{key: number(last[key].value) if key in last else None for key in ("val_auc", "epsilon_accounted")},
         **{key: _part(run, key) for key in ("model", "algorithm", "data")},
     }

@@ -36,7 +36,19 @@ def test_rows_come_back_as_they_were(rows_store):
 
 def test_vocabulary_and_categories_come_from_the_train_split_alone(rows_store):
     store = rows_store(SPLITS)
-    assert set(store.vocabulary) == {"<pad>", "<unk>", "goal", "in", "the", "last", "minute", "a", "late", "none", "nan"}
+    assert set(store.vocabulary) == {
+        "<pad>",
+        "<unk>",
+        "goal",
+        "in",
+        "the",
+        "last",
+        "minute",
+        "a",
+        "late",
+        "none",
+        "nan",
+    }
     words = list(store.vocabulary)
     assert [words[token] for token in store.title_tokens[3]] == ["goal", "<unk>", "<unk>"]
     assert list(store.categories) == ["<unk>", "news", "sports"]

@@ -44,9 +44,7 @@ def make_loop(store, algorithm, seed=5, model="nrms", optimizer=None, scheduler=
         network = MODELS[model](info, **settings)
     data.read(network.inputs)
     optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    loop = FederatedLoop(
-        algorithm, streams, delta=1e-5, model=network, optimizer=optimizer, scheduler=scheduler
-    )
+    loop = FederatedLoop(algorithm, streams, delta=1e-5, model=network, optimizer=optimizer, scheduler=scheduler)
     return loop, data
 
 
@@ -233,9 +231,7 @@ def test_a_round_without_answers_changes_nothing_and_is_counted(synthetic_store,
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(synthetic_store, tmp_path):
-    loop, data = make_loop(
-        synthetic_store, FedAvg(20), optimizer=lambda p: torch.optim.SGD(p, lr=1e20), dropout=0.0
-    )
+    loop, data = make_loop(synthetic_store, FedAvg(20), optimizer=lambda p: torch.optim.SGD(p, lr=1e20), dropout=0.0)
     with pytest.raises(FednewsError, match=r"the loss became (nan|inf) in round \d+"):
         fit(loop, data, tmp_path, rounds=10)
 

@@ -29,8 +29,10 @@ def test_padding_never_changes_a_score(make_model, cohort):
 
 def test_what_stands_under_the_mask_never_changes_a_user(make_model):
     model = make_model().eval()
-    width = model.encode_news({name: torch.ones(1, 4, dtype=torch.long) for name in ("title", "abstract")} | {
-        name: torch.ones(1, dtype=torch.long) for name in ("category", "subcategory")}).shape[1]
+    width = model.encode_news(
+        {name: torch.ones(1, 4, dtype=torch.long) for name in ("title", "abstract")}
+        | {name: torch.ones(1, dtype=torch.long) for name in ("category", "subcategory")}
+    ).shape[1]
     clicks, mask = torch.randn(3, 7, width), torch.arange(7) >= torch.tensor([[0], [3], [6]])
     changed = torch.where(mask[..., None], clicks, torch.full_like(clicks, 50.0))
     torch.testing.assert_close(model.encode_user(changed, mask), model.encode_user(clicks, mask))

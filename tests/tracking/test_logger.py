@@ -7,6 +7,7 @@ import mlflow
 import pytest
 
 from fednews.tracking.lookup import metric_history
+
 from . import small
 from .small import Trained, batches, trainer
 

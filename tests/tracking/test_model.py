@@ -9,6 +9,7 @@ from torch import nn
 from fednews.errors import FednewsError
 from fednews.tracking.model import load_model, log_model
 from fednews.tracking.store import connect, experiment_id
+
 from .small import Small, Trained, batches, trainer
 
 

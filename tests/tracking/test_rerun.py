@@ -6,14 +6,24 @@ import torch
 
 from fednews.errors import FednewsError
 from fednews.tracking import rerun
-from fednews.tracking.provenance import collect
+from fednews.tracking.provenance import Provenance, collect
 from fednews.tracking.rerun import compare_runs, differences, recorded_config, repeat
-from tests.tracking.small import Trained, batches, trainer
+
+from .small import Trained, batches, trainer
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     run_id: str
+
+
+@pytest.fixture(autouse=True)
+def checkout(monkeypatch) -> Provenance:
+    """One clean state of code and machine for the whole test, whoever edits the real checkout meanwhile."""
+    clean = dataclasses.replace(collect(), commit="a" * 40, diff="", untracked=())
+    monkeypatch.setattr("fednews.tracking.run.collect", lambda: clean)
+    monkeypatch.setattr(rerun, "collect", lambda: clean)
+    return clean
 
 
 @pytest.fixture
@@ -44,11 +54,10 @@ def test_nothing_differs_at_once(client, train):
     assert differences(client, train().run_id, "f00d") == []
 
 
-def test_what_differs_is_said_in_sentences(client, train, monkeypatch):
+def test_what_differs_is_said_in_sentences(client, train, checkout, monkeypatch):
     run = train().run_id
-    now = collect()
     changed = dataclasses.replace(
-        now, commit="b" * 40, packages={**now.packages, "torch": "9.9"}, torch_threads=77, device="H100"
+        checkout, commit="b" * 40, packages={**checkout.packages, "torch": "9.9"}, torch_threads=77, device="H100"
     )
     monkeypatch.setattr(rerun, "collect", lambda: changed)
     found = differences(client, run, "beef")
@@ -65,11 +74,9 @@ def test_what_differs_is_said_in_sentences(client, train, monkeypatch):
         ({"commit": "unknown"}, "no git checkout"),
     ],
 )
-def test_changes_of_the_working_tree_are_noticed(client, train, monkeypatch, change, said):
-    clean = dataclasses.replace(collect(), commit="a" * 40, diff="", untracked=())
-    monkeypatch.setattr("fednews.tracking.run.collect", lambda: clean)
+def test_changes_of_the_working_tree_are_noticed(client, train, checkout, monkeypatch, change, said):
     run = train().run_id
-    monkeypatch.setattr(rerun, "collect", lambda: dataclasses.replace(clean, **change))
+    monkeypatch.setattr(rerun, "collect", lambda: dataclasses.replace(checkout, **change))
     (found,) = differences(client, run, "f00d")
     assert said in found
 
@@ -103,9 +110,8 @@ def test_a_metric_or_step_in_one_run_only_is_a_difference(client, train):
 def test_infinite_and_missing_values_equal_themselves(client, train):
     extra = {"epsilon_accounted": float("inf"), "val_auc": float("nan")}
     assert compare_runs(client, train(extra=extra).run_id, train(extra=extra).run_id, exact=True) == []
-    assert (
-        len(compare_runs(client, train(extra=extra).run_id, train(extra=dict.fromkeys(extra, 1.0)).run_id, False)) == 2
-    )
+    one, other = (train(extra=values).run_id for values in (extra, dict.fromkeys(extra, 1.0)))
+    assert len(compare_runs(client, one, other, exact=False)) == 2
 
 
 def test_what_was_added_after_the_end_does_not_count(client, train):
@@ -145,9 +151,9 @@ def test_without_check_a_rerun_may_disagree(client, train):
     assert repeat(client, old, lambda: train(seed=1), "f00d", check=False).run_id != old
 
 
-def test_on_another_machine_a_tolerance_is_enough(client, train, monkeypatch, capsys):
+def test_on_another_machine_a_tolerance_is_enough(client, train, checkout, monkeypatch, capsys):
     old = train().run_id
-    elsewhere = dataclasses.replace(collect(), cpu="another")
+    elsewhere = dataclasses.replace(checkout, cpu="another")
     monkeypatch.setattr("fednews.tracking.run.collect", lambda: elsewhere)
     monkeypatch.setattr(rerun, "collect", lambda: elsewhere)
     repeat(client, old, lambda: train(shift=1e-6), "f00d", check=True)

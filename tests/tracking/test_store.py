@@ -102,14 +102,15 @@ def test_a_refused_connection_fails_within_seconds():
     assert_one_line(error, uri, "Connection refused", "MLFLOW_TRACKING_URI")
 
 
-def test_a_server_that_never_answers_fails_within_seconds():
+def test_a_server_that_never_answers_fails_after_the_users_timeout(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         begin = time.monotonic()
         with pytest.raises(FednewsError) as error:
             connect(f"http://127.0.0.1:{silent.getsockname()[1]}")
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 10
     assert_one_line(error, "no answer")
 
 

@@ -10,9 +10,9 @@ from fednews.tracking.table import COLUMNS, format_duration, format_runs, format
 
 def test_runs_are_listed_newest_first_with_what_they_recorded(client, start):
     with start(tags={"fednews.data": "mind-sample"}) as first:
-        for step in range(3):
+        for step in (1, 2, 3):
             first.log_metrics({"loss": 1.0, "epsilon_accounted": math.inf}, step)
-        first.log_metrics({"val_auc": 0.6}, 2)
+        first.log_metrics({"val_auc": 0.6}, 3)
     with pytest.raises(ValueError, match="bad"), start(run_name="second"):
         raise ValueError("bad")
     failed, finished = list_runs(client)

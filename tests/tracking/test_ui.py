@@ -2,8 +2,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 
 import psutil
@@ -12,6 +10,8 @@ import pytest
 from fednews.errors import FednewsError, UsageError
 from fednews.tracking.store import experiment_id
 from fednews.tracking.ui import serve_ui
+
+from .conftest import start_ui
 
 
 def free_port() -> int:
@@ -28,19 +28,15 @@ def ask(url: str, body: dict | None = None) -> bytes:
         return answer.read()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_the_ui_serves_the_store_and_ends_without_leftovers(client, tmp_path, signum):
+def test_the_ui_serves_the_store_and_ctrl_c_leaves_no_process(client, tmp_path):
     experiment_id(client, "seen in the UI")
-    port = free_port()
-    code = f"from fednews.tracking.ui import serve_ui; serve_ui('127.0.0.1', {port})"
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == f"MLflow UI: http://127.0.0.1:{port} (Ctrl-C ends it)\n"
+    process, uri = start_ui(tmp_path)
     children = psutil.Process(process.pid).children(recursive=True)
     assert 1 <= len(children) <= 2
-    assert ask(f"http://127.0.0.1:{port}/health") == b"OK"
-    found = ask(f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search", {"max_results": 10})
+    assert ask(f"{uri}/health") == b"OK"
+    found = ask(f"{uri}/api/2.0/mlflow/experiments/search", {"max_results": 10})
     assert "seen in the UI" in {experiment["name"] for experiment in json.loads(found)["experiments"]}
-    process.send_signal(signum)
+    process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 0
     assert process.stdout.read() == "UI stopped\n"
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
@@ -65,10 +61,9 @@ def test_a_port_out_of_range_is_a_usage_error(client):
         serve_ui("127.0.0.1", 70_000)
 
 
-def test_a_tracking_server_is_named_instead_of_served(start_server, monkeypatch, capsys):
-    with start_server() as uri:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        before = psutil.Process(os.getpid()).children()
-        serve_ui("127.0.0.1", free_port())
-        assert psutil.Process(os.getpid()).children() == before
-    assert uri in capsys.readouterr().out
+def test_a_tracking_server_is_named_instead_of_served(server, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    before = psutil.Process(os.getpid()).children()
+    serve_ui("127.0.0.1", free_port())
+    assert psutil.Process(os.getpid()).children() == before
+    assert server in capsys.readouterr().out

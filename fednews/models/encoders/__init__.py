@@ -1,0 +1,1 @@
+"""News and user encoders that models are composed of."""

@@ -1,0 +1,1 @@
+"""Encoders from text to news vectors."""

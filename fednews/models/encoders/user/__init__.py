@@ -1,0 +1,1 @@
+"""Encoders from clicked news vectors to user vectors."""
