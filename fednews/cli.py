@@ -196,7 +196,8 @@ def _train(options: argparse.Namespace) -> None:
     from fednews.experiment import format_result, resume_command, train_command
 
     result = resume_command(options.resume, options.rest) if options.resume else train_command(options.rest)
-    print(format_result(result))
+    if result.run_id:  # only the first process of a distributed run has one
+        print(format_result(result))
 
 
 def _evaluate(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fednews.federated.updates import ClientUpdates
+from fednews.aggregation.updates import ClientUpdates
 
 
 @dataclass

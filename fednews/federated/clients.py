@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import ClientBatch, Cohort, client_batches
-from fednews.federated.updates import ClientUpdates
 from fednews.models.base import NewsModel, click_losses, encode_by_length
 
 Reduction = Literal["sum", "mean"]

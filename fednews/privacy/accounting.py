@@ -22,7 +22,7 @@ from fednews.errors import FednewsError, UsageError
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from fednews.privacy.ledger import LedgerEntry
+    from fednews.privacy.entry import LedgerEntry
 
 #: Probability with which the accounted epsilon may fail; below one over the number of users of every data set here.
 DEFAULT_DELTA = 1e-5

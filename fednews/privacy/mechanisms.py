@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fednews.errors import FednewsError, UsageError
-from fednews.privacy.ledger import LedgerEntry
+from fednews.privacy.entry import LedgerEntry
 
 REPLACE_CLIENT_DATA = "replace one client's data by any other data with the same number of samples"
 

@@ -2,7 +2,7 @@
 
 import math
 
-from fednews.privacy.ledger import LedgerEntry
+from fednews.privacy.entry import LedgerEntry
 
 
 def unprotected(release: str, coordinates: int, reason: str, server_sees: tuple[str, ...]) -> LedgerEntry:

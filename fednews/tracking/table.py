@@ -29,7 +29,8 @@ def list_runs(
     """List the newest runs, one dictionary with the keys ``COLUMNS`` and ``run_id``, ``experiment`` each.
 
     ``started`` is a local ``datetime``, ``duration`` in seconds (until now while it runs), ``rounds`` the
-    step of the last loss (a record's step is the number of rounds done), ``val_auc`` and ``epsilon_accounted`` the last ones. What a run lacks is None.
+    step of the last loss (a record's step is the number of rounds done), ``val_auc`` and ``epsilon_accounted``
+    the last ones. What a run lacks is None.
     ``model``, ``algorithm`` and ``data`` come from the tags ``fednews.model`` …, else from the parameters.
 
     Raises:

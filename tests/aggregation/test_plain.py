@@ -1,7 +1,7 @@
 import torch
 
 from fednews.aggregation.plain import plain_sum
-from fednews.federated.updates import ClientUpdates
+from fednews.aggregation.updates import ClientUpdates
 
 
 def updates(values: torch.Tensor, weights: torch.Tensor) -> ClientUpdates:

@@ -7,7 +7,7 @@ from scipy import integrate, optimize
 
 from fednews.errors import FednewsError, UsageError
 from fednews.privacy.accounting import BOUNDS, DEFAULT_DELTA, epsilon_of
-from fednews.privacy.ledger import LedgerEntry
+from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.mechanisms import ClippedLaplace
 
 PAPER = ClippedLaplace(clip=0.005, scale=0.015)

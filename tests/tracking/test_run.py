@@ -137,7 +137,9 @@ def test_a_run_whose_process_was_killed_is_found_and_closed(client, start, tmp_p
             "RUNNING",
         ]
     assert "reaper" in client.get_run(dead).data.tags["fednews.closed_by"]
-    assert metric_history(client, dead, "loss") == {0: 1.0}
+    (logged,) = client.get_metric_history(dead, "loss")
+    assert logged.value == 1.0
+    assert client.get_run(dead).info.end_time == logged.timestamp
 
 
 def test_a_process_number_given_to_another_process_is_not_the_run(client, start):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort, CohortSource, Draw
 from fednews.errors import UsageError
-from fednews.federated.updates import ClientUpdates
 from fednews.models.base import NewsModel
-from fednews.privacy.ledger import LedgerEntry
+from fednews.privacy.entry import LedgerEntry
 from fednews.streams import Streams
 
 

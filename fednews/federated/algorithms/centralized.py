@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort, CohortSource, Draw
 from fednews.errors import UsageError
 from fednews.federated.algorithms.base import Algorithm, Selection
 from fednews.federated.clients import fused_gradient
-from fednews.federated.updates import ClientUpdates
 from fednews.models.base import NewsModel
-from fednews.privacy.ledger import LedgerEntry
+from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.unprotected import unprotected
 from fednews.streams import Streams
 

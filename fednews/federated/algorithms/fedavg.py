@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort
 from fednews.errors import UsageError
 from fednews.federated.algorithms.base import ClientSampling
 from fednews.federated.clients import Reduction, fused_gradient, local_training
-from fednews.federated.updates import ClientUpdates
 from fednews.models.base import NewsModel
-from fednews.privacy.ledger import LedgerEntry
+from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.unprotected import unprotected
 from fednews.streams import Streams
 

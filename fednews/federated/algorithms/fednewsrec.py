@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort
 from fednews.federated.algorithms.base import ClientSampling
 from fednews.federated.clients import Reduction, client_gradients, fused_gradient
-from fednews.federated.updates import ClientUpdates
 from fednews.models.base import NewsModel
-from fednews.privacy.ledger import LedgerEntry
+from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.mechanisms import ClippedLaplace
 from fednews.streams import Streams
 
