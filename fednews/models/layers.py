@@ -109,7 +109,7 @@ class GRU(nn.Module):
 
 
 class WordEmbedding(nn.Module):
-    """Word vectors; index 0 is padding and is always the zero vector.
+    """Word vectors; index 0 is padding: it starts as zero and has no gradient, and whoever reads words masks it.
 
     Args:
         words: vocabulary size.
