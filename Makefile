@@ -17,7 +17,7 @@ demo: install $(DATA)/synthetic
 	$(BIN)/fednews train --config experiments/quickstart.yaml
 
 $(DATA)/synthetic: | install
-	$(BIN)/fednews data synthesize --out $(DATA)/raw-synthetic --users 2000 --news 3000 --seed 0 --overwrite
+	$(BIN)/fednews data synthesize --out $(DATA)/raw-synthetic --users 6000 --news 3000 --seed 0 --overwrite
 	$(BIN)/fednews data prepare mind --root $(DATA)/raw-synthetic --out $@
 
 test: install

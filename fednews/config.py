@@ -46,6 +46,18 @@ _TRAINER_DEFAULTS = {
     "trainer.enable_model_summary": False,
 }
 
+# Lightning's settings that count epochs or batches, or that switch off what a run records.
+_FIXED = {
+    "trainer.fast_dev_run": False,
+    "trainer.barebones": False,
+    "trainer.max_epochs": None,
+    "trainer.min_epochs": None,
+    "trainer.limit_train_batches": None,
+    "trainer.overfit_batches": 0.0,
+    "trainer.accumulate_grad_batches": 1,
+    "trainer.check_val_every_n_epoch": None,
+}
+
 
 def make_parser() -> ArgumentParser:
     """The parser of ``fednews train``; it knows every key and its type."""
@@ -53,7 +65,8 @@ def make_parser() -> ArgumentParser:
         prog="fednews train",
         exit_on_error=False,
         allow_abbrev=False,
-        description="Train one experiment. Later --config files and options win over earlier ones.",
+        description="Train one experiment. Later --config files and options win over earlier ones. "
+        "--resume RUN_ID, alone, continues an interrupted run.",
     )
     parser.add_argument("--config", action="config", help="experiment YAML; may be given several times")
     parser.add_argument("--name", type=str, default="experiment", help="MLflow experiment that the run belongs to")
@@ -117,10 +130,14 @@ def _checked(config: Namespace) -> Namespace:
         raise UsageError(f"seed must not be negative, but is {config.seed}")
     if not 0 < config.delta < 1:
         raise UsageError(f"delta must lie between 0 and 1, but is {config.delta}")
-    if config.trainer.max_steps < 1:
-        raise UsageError(
-            f"trainer.max_steps is the number of rounds and must be at least 1, not {config.trainer.max_steps}"
-        )
+    rounds = config.trainer.max_steps
+    if rounds < 1:
+        raise UsageError(f"trainer.max_steps is the number of rounds and must be at least 1, not {rounds}")
+    if not isinstance(config.trainer.val_check_interval, int) or config.trainer.val_check_interval < 1:
+        raise UsageError("trainer.val_check_interval is a whole number of rounds")
+    for key, value in _FIXED.items():
+        if config[key] != value:
+            raise UsageError(f"{key} cannot be changed: a round is one training step of an endless epoch")
     return config
 
 

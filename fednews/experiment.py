@@ -92,9 +92,7 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
             enable_version_counter=False,
         )
         bar = [] if config.trainer.enable_progress_bar is False else [RoundProgress()]
-        trainer = Trainer(
-            **vars(config.trainer), logger=run.logger if run else False, callbacks=[checkpoints, *bar]
-        )
+        trainer = Trainer(**vars(config.trainer), logger=run.logger if run else False, callbacks=[checkpoints, *bar])
         try:
             trainer.fit(loop, data, ckpt_path=_last_checkpoint(resume) if resume else None, weights_only=True)
         except (KeyboardInterrupt, SystemExit):

@@ -80,6 +80,15 @@ def test_validation_metrics_stand_at_the_round_they_were_measured_after(finished
         assert sorted(metric_history(connect(), finished.run_id, name)) == [3, 6]
 
 
+def test_the_last_round_is_evaluated_whatever_the_interval(place):
+    result = train(parse(["--config", "exp.yaml", "--trainer.max_steps", "5"]))
+    history = metric_history(connect(), result.run_id, "val_auc")
+    assert sorted(history) == [3, 5]
+    assert history[5] == pytest.approx(result.metrics["val_auc"])
+    assert main(["evaluate", result.run_id]) == 0
+    assert metric_history(connect(), result.run_id, "dev_auc")[5] == pytest.approx(history[5], abs=1e-6)
+
+
 def test_the_ledger_is_an_artifact_with_all_readings(finished):
     ledger = json.loads(read_artifact(connect(), finished.run_id, "privacy_ledger.json"))
     assert ledger["readings"]["published"]["total"]["epsilon"] == pytest.approx(2 * 0.01 / 0.001)

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from fednews.data.impressions import ImpressionBatch
-from fednews.evaluation.evaluate import encode_catalogue, score_batch
+from fednews.evaluation.evaluate import encode_catalogue, evaluate, score_batch
 from fednews.evaluation.metrics import RankingSums
 from fednews.models.base import NewsModel
 
@@ -33,6 +33,7 @@ class Recommender(L.LightningModule):
         self.model = model
         self._optimizer = optimizer
         self._scheduler = scheduler
+        self._evaluated_at = -1
 
     def configure_optimizers(self) -> dict:
         optimizer = self._optimizer([p for p in self.model.parameters() if p.requires_grad])
@@ -53,10 +54,24 @@ class Recommender(L.LightningModule):
         )
 
     def on_validation_epoch_end(self) -> None:
-        sums = self._reduced(self._sums)
-        metrics = {f"val_{name}": float(value) for name, value in sums.means().items()}
-        self.log_dict({**metrics, "step": float(self.trainer.global_step)}, batch_size=1)
+        self.log_dict({**self._means(self._sums), "step": float(self.trainer.global_step)}, batch_size=1)
+        self._evaluated_at = self.trainer.global_step
         del self._catalogue
+
+    def on_train_end(self) -> None:
+        """Evaluate the last round, where the interval of validation has not."""
+        if self._evaluated_at == self.trainer.global_step:
+            return
+        data = self.trainer.datamodule
+        impressions = data.impressions(data.eval_split, (self.trainer.global_rank, self.trainer.world_size))
+        with self.trainer.precision_plugin.forward_context():
+            metrics = self._means(evaluate(self.model, data.features, impressions, self.device))
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, self.trainer.global_step)
+
+    def _means(self, sums: RankingSums) -> dict[str, float]:
+        return {f"val_{name}": float(value) for name, value in self._reduced(sums).means().items()}
 
     def _reduced(self, sums: RankingSums) -> RankingSums:
         return RankingSums.from_array(self.sum_over_processes(torch.from_numpy(sums.array())).cpu().numpy())
