@@ -89,6 +89,18 @@ def test_the_last_round_is_evaluated_whatever_the_interval(place):
     assert metric_history(connect(), result.run_id, "dev_auc")[5] == pytest.approx(history[5], abs=1e-6)
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
+def test_lightnings_precisions_work(precision):
+    result = train(parse(["--config", "exp.yaml", "--trainer.precision", precision, "--trainer.max_steps", "3"]))
+    whole = metric_history(connect(), result.run_id, "loss")
+    assert sorted(whole) == [1, 2, 3]
+    width = {"bf16-mixed": 4, "64-true": 8}[precision]
+    down = metric_history(connect(), result.run_id, "bytes_down")[1]
+    assert down == 5 * width * sum(
+        p.numel() for p in load_model(connect(), result.run_id).parameters() if p.requires_grad
+    )
+
+
 def test_the_ledger_is_an_artifact_with_all_readings(finished):
     ledger = json.loads(read_artifact(connect(), finished.run_id, "privacy_ledger.json"))
     assert ledger["readings"]["published"]["total"]["epsilon"] == pytest.approx(2 * 0.01 / 0.001)

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 from fednews.data.tables import Behaviors
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: Lightning's precision plugins rebuild the batches that they convert
 class ImpressionBatch:
     """Some impressions of one split; news are indices into the store's news.
 

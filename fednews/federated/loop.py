@@ -15,7 +15,6 @@ from fednews.models.recommender import Recommender
 from fednews.privacy.ledger import READINGS, SCOPES, PrivacyLedger
 from fednews.streams import Streams
 
-_FLOAT_BYTES = 4
 _COUNT_BYTES = 8
 
 
@@ -101,7 +100,7 @@ class FederatedLoop(Recommender):
     def _traffic(self, selection: Selection) -> dict[str, int]:
         if not self.algorithm.federated:
             return {"bytes_down": 0, "bytes_up": 0}
-        model_bytes = _FLOAT_BYTES * sum(parameter.numel() for parameter in trainable(self.model).values())
+        model_bytes = sum(parameter.nbytes for parameter in trainable(self.model).values())
         return {
             "bytes_down": selection.invited * model_bytes,
             "bytes_up": len(selection.participants) * (model_bytes + _COUNT_BYTES),
