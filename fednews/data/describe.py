@@ -31,7 +31,8 @@ def describe(store: Store) -> dict:
 
     Returns:
         ``name``, ``fingerprint``, ``options``, ``best_possible`` (dev metrics of synthetic data, else ``None``),
-        ``problems`` (what the reader tolerated) and ``problem_examples``, and
+        ``training`` (``clients`` with a sample, their ``samples``, and ``dropped_samples``: clicks whose impression
+        has no non-clicked candidate), ``problems`` (what the reader tolerated) and ``problem_examples``, and
         ``splits``: for each split and for ``"total"`` a dict with ``users``; ``cold_users`` who are not in the train
         split; ``news`` that are in a history or among candidates (total: all articles); ``new_news``, those of them
         that are not so in the train split; ``impressions`` and how many of them are unlabelled
@@ -61,6 +62,7 @@ def describe(store: Store) -> dict:
             }
             for name, part in sums.items()
         },
+        "training": {key: store.meta[key] for key in ("clients", "samples", "dropped_samples")},
         "problems": store.meta["problems"],
         "problem_examples": store.meta["problem_examples"],
     }
@@ -79,7 +81,12 @@ def format_description(description: dict) -> str:
         for line in lines
     ]
     title = f"{description['name']}, fingerprint {description['fingerprint']}"
-    return "\n".join([title, "", *table, *_ceiling(description["best_possible"]), *_problems(description)])
+    return "\n".join([title, "", *table, *_training(description["training"]), *_ceiling(description["best_possible"]), *_problems(description)])
+
+
+def _training(counts: dict[str, int]) -> list[str]:
+    line = "training: {samples:,} samples of {clients:,} clients; {dropped_samples:,} clicks without a non-click dropped"
+    return ["", line.format(**counts)]
 
 
 def _ceiling(best: dict[str, float] | None) -> list[str]:

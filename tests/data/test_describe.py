@@ -152,3 +152,10 @@ def test_the_real_mind_sample_has_the_counts_that_its_readme_states(real_data: P
     assert (dev["impressions"], dev["users"], dev["positive"]) == (1_306, 1_278, 1_977)
     assert dev["positive"] + dev["negative"] == 53_893
     assert (train["news"], dev["news"]) == (23_020, 11_777)
+
+
+def test_training_samples_and_clicks_without_a_non_click_are_counted(rows_store) -> None:
+    rows = [*BEHAVIORS["train"], BehaviorRow("U3", 13, ["N1"], ["N2"], [1])]
+    description = describe(rows_store({"train": (NEWS, rows)}))
+    assert description["training"] == {"clients": 2, "samples": 4, "dropped_samples": 1}
+    assert "4 samples of 2 clients; 1 clicks without a non-click dropped" in format_description(description)
