@@ -81,11 +81,22 @@ def format_description(description: dict) -> str:
         for line in lines
     ]
     title = f"{description['name']}, fingerprint {description['fingerprint']}"
-    return "\n".join([title, "", *table, *_training(description["training"]), *_ceiling(description["best_possible"]), *_problems(description)])
+    return "\n".join(
+        [
+            title,
+            "",
+            *table,
+            *_training(description["training"]),
+            *_ceiling(description["best_possible"]),
+            *_problems(description),
+        ]
+    )
 
 
 def _training(counts: dict[str, int]) -> list[str]:
-    line = "training: {samples:,} samples of {clients:,} clients; {dropped_samples:,} clicks without a non-click dropped"
+    line = (
+        "training: {samples:,} samples of {clients:,} clients; {dropped_samples:,} clicks without a non-click dropped"
+    )
     return ["", line.format(**counts)]
 
 

@@ -121,8 +121,7 @@ class FederatedLoop(Recommender):
     def on_train_batch_end(self, outputs: object, batch: int, batch_idx: int) -> None:
         seconds = time.perf_counter() - self._started
         self._metrics |= {"round_seconds": seconds, "server_seconds": seconds - self._work_seconds}
-        # "step" is Lightning's way to place a record: rounds done, as for validation metrics.
-        self.log_dict({**self._metrics, "step": float(self.round)}, batch_size=1)
+        self.publish(self._metrics, self.round)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["federated"] = {

@@ -54,7 +54,7 @@ class Recommender(L.LightningModule):
         )
 
     def on_validation_epoch_end(self) -> None:
-        self.log_dict({**self._means(self._sums), "step": float(self.trainer.global_step)}, batch_size=1)
+        self.publish(self._means(self._sums), self.trainer.global_step)
         self._evaluated_at = self.trainer.global_step
         del self._catalogue
 
@@ -66,9 +66,16 @@ class Recommender(L.LightningModule):
         impressions = data.impressions(data.eval_split, (self.trainer.global_rank, self.trainer.world_size))
         with self.trainer.precision_plugin.forward_context():
             metrics = self._means(evaluate(self.model, data.features, impressions, self.device))
-        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
+        self.publish(metrics, self.trainer.global_step)
+
+    def publish(self, metrics: dict[str, float], step: int) -> None:
+        """Record ``metrics`` at ``step`` (rounds done) in one batch, for loggers and callbacks alike.
+
+        Lightning's ``log`` would round to float32, and count bytes wrongly from 16 MiB on.
+        """
+        self.trainer.callback_metrics.update({n: torch.tensor(v, dtype=torch.float64) for n, v in metrics.items()})
         for logger in self.trainer.loggers:
-            logger.log_metrics(metrics, self.trainer.global_step)
+            logger.log_metrics(metrics, step)
 
     def _means(self, sums: RankingSums) -> dict[str, float]:
         return {f"val_{name}": float(value) for name, value in self._reduced(sums).means().items()}

@@ -236,6 +236,15 @@ def test_a_loss_that_is_not_finite_stops_the_run(synthetic_store, tmp_path):
         fit(loop, data, tmp_path, rounds=10)
 
 
+def test_published_metrics_keep_every_digit(synthetic_store, tmp_path):
+    loop, data = make_loop(synthetic_store, FedAvg(4))
+    trainer, metrics = fit(loop, data, tmp_path, rounds=2)
+    loop.publish({"bytes_up": 2**24 + 1, "epsilon": 0.1}, step=2)
+    assert float(trainer.callback_metrics["bytes_up"]) == 2**24 + 1
+    assert float(trainer.callback_metrics["epsilon"]) == 0.1
+    assert float(trainer.callback_metrics["loss"]) == metrics[2]["loss"]
+
+
 def test_training_learns(synthetic_store, tmp_path):
     loop, data = make_loop(synthetic_store, FedAvg(20), optimizer=adam, dropout=0.0, train_words=True)
     _, metrics = fit(loop, data, tmp_path, rounds=60)
