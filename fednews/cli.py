@@ -1,6 +1,7 @@
 """The command line: parse a command, call one function."""
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,6 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_known_args([a for a in arguments if a != "--debug"])
     try:
         _run(*options)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -195,7 +199,7 @@ def _export(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
     from fednews.experiment import format_result, resume_command, train_command
 
-    result = resume_command(options.resume, options.rest) if options.resume else train_command(options.rest)
+    result = resume_command(options.resume, options.rest) if options.resume is not None else train_command(options.rest)
     if result.run_id:  # only the first process of a distributed run has one
         print(format_result(result))
 

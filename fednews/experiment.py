@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from fednews.config import dump, instantiate, parse, parse_text
 from fednews.data.module import NewsDataModule
 from fednews.data.store import Store
-from fednews.errors import UsageError
+from fednews.errors import FednewsError, UsageError
 from fednews.evaluation.evaluate import evaluate
 from fednews.federated.loop import FederatedLoop
 from fednews.progress import RoundProgress
@@ -66,7 +66,18 @@ def build(config: Namespace) -> tuple[FederatedLoop, NewsDataModule]:
         optimizer=parts.optimizer,
         scheduler=parts.scheduler,
     )
+    _check(loop, parts.data)
     return loop, parts.data
+
+
+def _check(loop: FederatedLoop, data: NewsDataModule) -> None:
+    """Find what cannot work before a run is started for it."""
+    data.source.labelled_split(data.eval_split)
+    loop.algorithm.check(data.source.samples.clients)
+    try:
+        loop.configure_optimizers()
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"optimizer or scheduler: {error}") from error
 
 
 def train(config: Namespace, resume: str | None = None, rerun_of: str | None = None) -> Result:
@@ -83,28 +94,24 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
     _quiet()
     loop, data = build(config)
     with _tracked(config, data, resume, rerun_of) as run:
-        checkpoints = ModelCheckpoint(
-            CHECKPOINTS / run.run_id if run else None,  # the other processes are told by the first
-            filename="best",
-            monitor="val_auc",
-            mode="max",
-            save_last=True,
-            enable_version_counter=False,
-        )
+        folder = CHECKPOINTS / run.run_id if run else None  # the other processes are told by the first
+        last = ModelCheckpoint(folder, filename="last", enable_version_counter=False)
+        best = ModelCheckpoint(folder, filename="best", monitor="val_auc", mode="max", enable_version_counter=False)
         bar = [] if config.trainer.enable_progress_bar is False else [RoundProgress()]
-        trainer = Trainer(**vars(config.trainer), logger=run.logger if run else False, callbacks=[checkpoints, *bar])
+        trainer = Trainer(**vars(config.trainer), logger=run.logger if run else False, callbacks=[last, best, *bar])
         try:
-            trainer.fit(loop, data, ckpt_path=_last_checkpoint(resume) if resume else None, weights_only=True)
-        except (KeyboardInterrupt, SystemExit):
-            _say_how_to_go_on(run)
+            trainer.fit(loop, data, ckpt_path=_local_checkpoint(resume) if resume else None, weights_only=True)
+            trainer.save_checkpoint(Path(last.dirpath) / "last.ckpt")
+        except BaseException as error:
+            if run:
+                _record_unfinished(run, loop, error)
             raise
-        folder = Path(checkpoints.dirpath)
-        trainer.save_checkpoint(folder / "last.ckpt")
         if run:
-            _record(run, loop, folder)
+            _record(run, loop)
+            log_model(run.client, run.run_id, loop.model, step=loop.round)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    best = data.source.meta.get("best_possible")
-    return Result(run.run_id if run else "", {"rounds": loop.round, **metrics}, best and best["auc"])
+    ceiling = data.source.meta.get("best_possible")
+    return Result(run.run_id if run else "", {"rounds": loop.round, **metrics}, ceiling and ceiling["auc"])
 
 
 def train_command(arguments: list[str]) -> Result:
@@ -125,7 +132,11 @@ def resume_command(run_id: str, arguments: list[str]) -> Result:
     run = resolve_run(client, run_id)
     if run.info.status == "FINISHED":
         raise UsageError(f"run {run.info.run_id} has finished all its rounds: 'fednews rerun' repeats it")
-    _last_checkpoint(run.info.run_id)
+    if not _local_checkpoint(run.info.run_id).is_file():
+        raise UsageError(
+            f"run {run.info.run_id} left no checkpoint under {CHECKPOINTS}: it stopped before its first evaluation, "
+            "or ran in another folder; train anew"
+        )
     return train(load_config(read_artifact(client, run.info.run_id, "config.yaml")), resume=run.info.run_id)
 
 
@@ -141,7 +152,9 @@ def evaluate_run(run_id: str, split: str, checkpoint: str) -> Result:
     run_id = resolve_run(client, run_id).info.run_id
     loop, data = build(load_config(read_artifact(client, run_id, "config.yaml")))
     with tempfile.TemporaryDirectory() as folder:
-        path = download_artifact(client, run_id, f"checkpoints/{checkpoint}.ckpt", folder)
+        path = _local_checkpoint(run_id, checkpoint)
+        if not path.is_file():
+            path = download_artifact(client, run_id, f"checkpoints/{checkpoint}.ckpt", folder)
         state = torch.load(path, map_location="cpu", weights_only=True)
     loop.load_state_dict(state["state_dict"])
     means = evaluate(loop.model, data.features, data.impressions(split), torch.device("cpu")).means()
@@ -198,13 +211,8 @@ def _run_name(config: Namespace) -> str:
     return f"{algorithm}-{model}-seed{config.seed}"
 
 
-def _last_checkpoint(run_id: str) -> Path:
-    path = CHECKPOINTS / run_id / "last.ckpt"
-    if not path.is_file():
-        raise UsageError(
-            f"run {run_id} left no checkpoint at {path}: it stopped before its first evaluation; train anew"
-        )
-    return path
+def _local_checkpoint(run_id: str, name: str = "last") -> Path:
+    return CHECKPOINTS / run_id / f"{name}.ckpt"
 
 
 def _quiet() -> None:
@@ -215,14 +223,17 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore", message=r".*does not have many workers.*")
 
 
-def _say_how_to_go_on(run: TrackedRun | None) -> None:
-    if run and (CHECKPOINTS / run.run_id / "last.ckpt").is_file():
-        print(f"\nstopped; continue with: fednews train --resume {run.run_id}", file=sys.stderr)
-
-
-def _record(run: TrackedRun, loop: FederatedLoop, folder: Path) -> None:
+def _record(run: TrackedRun, loop: FederatedLoop) -> None:
     run.log_json("privacy_ledger.json", loop.ledger.report(loop.delta))
-    for name in ("best.ckpt", "last.ckpt"):
-        if (folder / name).is_file():
-            run.log_file(folder / name, "checkpoints")
-    log_model(run.client, run.run_id, loop.model, step=loop.round)
+    for name in ("best", "last"):
+        if (path := _local_checkpoint(run.run_id, name)).is_file():
+            run.log_file(path, "checkpoints")
+
+
+def _record_unfinished(run: TrackedRun, loop: FederatedLoop, error: BaseException) -> None:
+    """What a stopped or failed run learned and spent until then; the error itself matters more."""
+    if loop.ledger is not None:
+        with contextlib.suppress(FednewsError, OSError):
+            _record(run, loop)
+    if isinstance(error, KeyboardInterrupt | SystemExit) and _local_checkpoint(run.run_id).is_file():
+        print(f"\nstopped; continue with: fednews train --resume {run.run_id}", file=sys.stderr)

@@ -1,5 +1,7 @@
 """The progress bar of rounds."""
 
+import sys
+
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
@@ -7,6 +9,13 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 class RoundProgress(TQDMProgressBar):
     """Counts rounds up to ``trainer.max_steps`` and shows rounds/s, loss, AUC and epsilon."""
+
+    def __init__(self) -> None:
+        # In a log file every refresh is a line.
+        super().__init__(refresh_rate=1 if sys.stdout.isatty() else 50)
+
+    def init_validation_tqdm(self) -> Tqdm:
+        return Tqdm(disable=True)
 
     def init_train_tqdm(self) -> Tqdm:
         bar = super().init_train_tqdm()

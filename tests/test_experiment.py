@@ -8,10 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from fednews.cli import main
 from fednews.config import parse, parse_text
+from fednews.errors import FednewsError
 from fednews.experiment import Result, train
+from fednews.federated.loop import FederatedLoop
 from fednews.tracking.lookup import download_artifact, metric_history, read_artifact, resolve_run
 from fednews.tracking.model import load_model
 from fednews.tracking.store import connect
@@ -112,8 +115,6 @@ def test_the_ledger_is_an_artifact_with_all_readings(finished):
 
 
 def test_the_model_loads_from_mlflow_with_the_trained_weights(finished, tmp_path):
-    import torch
-
     client = connect()
     model = load_model(client, finished.run_id)
     saved = torch.load(download_artifact(client, finished.run_id, "checkpoints/last.ckpt", tmp_path), weights_only=True)
@@ -191,8 +192,6 @@ def test_a_stopped_run_is_killed_and_its_resume_equals_the_uninterrupted_one(pla
 
 
 def test_resume_goes_on_in_the_same_run_and_ends_like_the_uninterrupted_one(place, finished, tmp_path):
-    import torch
-
     run_id, _, _ = stop_after_a_checkpoint(place, signal.SIGKILL, "resume")
     client = connect()
     config = read_artifact(client, run_id, "config.yaml").replace("max_steps: 4000", "max_steps: 60")
@@ -212,6 +211,34 @@ def test_resume_goes_on_in_the_same_run_and_ends_like_the_uninterrupted_one(plac
     ]
     for name, value in ends[0]["state_dict"].items():
         assert torch.equal(value, ends[1]["state_dict"][name])
+
+
+@pytest.fixture
+def breaks_after_five_rounds(monkeypatch):
+    step = FederatedLoop.training_step
+
+    def training_step(self, *args):
+        if self.round == 5:
+            raise FednewsError("the plug was pulled")
+        return step(self, *args)
+
+    monkeypatch.setattr(FederatedLoop, "training_step", training_step)
+
+
+def test_the_last_checkpoint_is_the_last_evaluation_also_when_nothing_improved(breaks_after_five_rounds, capsys):
+    """With a learning rate of 0 no evaluation is better than the first; none may be lost for that."""
+    arguments = ["train", "--config", "exp.yaml", "--name", "still", "--optimizer", "SGD", "--optimizer.lr", "0"]
+    assert main([*arguments, "--trainer.val_check_interval", "2"]) == 1
+    client = connect()
+    [run] = client.search_runs([client.get_experiment_by_name("still").experiment_id])
+    steps = {
+        name: torch.load(Path("mlruns/checkpoints", run.info.run_id, f"{name}.ckpt"), weights_only=True)["global_step"]
+        for name in ("best", "last")
+    }
+    assert steps == {"best": 2, "last": 4}
+    assert main(["evaluate", run.info.run_id]) == 0, "a run that did not finish can be evaluated"
+    assert sorted(metric_history(client, run.info.run_id, "dev_auc")) == [4]
+    assert json.loads(read_artifact(client, run.info.run_id, "privacy_ledger.json"))["rounds"] == 5
 
 
 def test_a_failed_run_is_marked_failed_with_its_reason(capsys):
@@ -234,7 +261,9 @@ def test_a_failed_run_is_marked_failed_with_its_reason(capsys):
         (["train", "--config", "exp.yaml", "--algorithm.clients_per_round", "5000"], 2, "the data has"),
         (["train", "--config", "exp.yaml", "--data.eval_split", "test"], 2, "has no split 'test'"),
         (["train", "--config", "exp.yaml", "--data.word_vectors", "none.txt"], 2, "no word vectors at none.txt"),
+        (["train", "--config", "exp.yaml", "--optimizer.lr", "-1"], 2, "optimizer or scheduler: Invalid learning rate"),
         (["train"], 2, "required"),
+        (["train", "--resume", ""], 2, "is not a run id"),
         (["train", "--resume", "abc"], 2, "abc"),
         (["evaluate", "nope"], 2, "nope"),
         (["rerun", "nope"], 2, "nope"),
@@ -242,12 +271,14 @@ def test_a_failed_run_is_marked_failed_with_its_reason(capsys):
         (["data", "prepare", "mind", "--root", "nowhere", "--out", "x"], 2, "nowhere"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(finished, capsys, arguments, code, message):
+def test_wrong_usage_is_one_line_and_exit_code_2_and_starts_no_run(finished, capsys, arguments, code, message):
+    runs = len(connect().search_runs([resolve_run(connect(), finished.run_id).info.experiment_id]))
     assert main(arguments) == code
     err = capsys.readouterr().err.strip()
     assert message in err
     assert err.startswith("fednews: ")
     assert len(err.splitlines()) == 1
+    assert len(connect().search_runs([resolve_run(connect(), finished.run_id).info.experiment_id])) == runs
 
 
 def test_resuming_a_finished_run_is_refused(finished, capsys):

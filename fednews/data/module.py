@@ -86,7 +86,7 @@ class NewsDataModule(L.LightningDataModule):
 
     def impressions(self, split: str, share: tuple[int, int] = (0, 1)) -> Impressions:
         """The impressions of ``split`` that evaluation uses."""
-        behaviors = self.source.split(split)
+        behaviors = self.source.labelled_split(split)
         rows = None
         if self.eval_impressions is not None and self.eval_impressions < len(behaviors):
             rng = self.streams.numpy("eval_impressions")

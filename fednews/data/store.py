@@ -3,7 +3,8 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,9 +73,8 @@ class Store:
         path = Path(path)
         meta_file = path / _META
         if not meta_file.is_file():
-            raise UsageError(
-                f"no prepared data at {path}: make it with 'fednews data prepare FORMAT --root DIR --out {path}'"
-            )
+            make = f"'fednews data prepare FORMAT --root DIR --out {path}'"
+            raise UsageError(f"no prepared data at {path}: make it with {make}, or bring it back if it moved")
         try:
             meta = json.loads(meta_file.read_text())
         except ValueError:
@@ -149,6 +149,17 @@ class Store:
         if name not in self.splits:
             raise UsageError(f"{self.path} has no split '{name}': it has {', '.join(self.splits)}")
         return self.splits[name]
+
+    def labelled_split(self, name: str) -> Behaviors:
+        """The behaviours of one split that says what was clicked.
+
+        Raises:
+            UsageError: the store has no such split, or it has no labels.
+        """
+        behaviors = self.split(name)
+        if behaviors.labels is None:
+            raise UsageError(f"split '{name}' of {self.path} has no labels to evaluate on")
+        return behaviors
 
     def _behaviors(self, split: str) -> Behaviors:
         labelled = self.meta["splits"][split]["labelled"]
@@ -254,12 +265,16 @@ class _Writer:
 
     def _write_news(self) -> None:
         columns = {name: RaggedColumn(self.folder, f"news.{name}", np.uint8) for name in _NEWS_TEXTS}
+        titles = array("q")
         for split in self.reader.splits:
             for row in self.reader.news(split):
                 if row.id not in self.news_index:
                     self.news_index[row.id] = len(self.news_index)
+                    titles.append(hash(row.title))
                     for name, text in zip(columns, row, strict=True):
                         columns[name].append(text.encode())
+                elif titles[self.news_index[row.id]] != hash(row.title):
+                    self.reader.problems.add("two_titles_of_one_news", f"{row.id} in {split}")
         for column in columns.values():
             column.close()
 
@@ -269,8 +284,8 @@ class _Writer:
         labels = Column(self.folder, f"{split}.labels", np.int8)
         labelled, rows = True, 0
         for rows, row in enumerate(self.reader.behaviors(split), 1):
-            shown = self._news_rows(row.candidates, split, rows)
-            clicked = self._news_rows(row.history, split, rows)
+            shown = self._news_rows(row.candidates, f"candidates of {split} behaviour {rows}")
+            clicked = self._news_rows(row.history, f"history of {split} behaviour {rows}")
             user.append(self.user_index.setdefault(row.user, len(self.user_index)))
             time.append(row.time)
             history.append(clicked)
@@ -284,11 +299,11 @@ class _Writer:
             column.close()
         return {"impressions": rows, "labelled": labelled}
 
-    def _news_rows(self, ids: list[str], split: str, row: int) -> list[int]:
+    def _news_rows(self, ids: Sequence[str], where: str) -> list[int]:
         try:
             return [self.news_index[news_id] for news_id in ids]
         except KeyError as missing:
-            raise DataError(f"{split} impression {row} names news {missing}, which no news row has") from None
+            raise DataError(f"{where}: news {missing} is in no news row") from None
 
     def _write_tokens(self) -> None:
         news = News(**{column: read_strings(self.folder, f"news.{column}") for column in _NEWS_TEXTS})

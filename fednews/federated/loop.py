@@ -38,6 +38,7 @@ class FederatedLoop(Recommender):
         self.streams = streams
         self.delta = delta
         self.round = 0
+        self.ledger: PrivacyLedger | None = None
         self._update: dict[str, Tensor] | None = None
 
     def setup(self, stage: str) -> None:

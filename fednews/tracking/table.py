@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STATUSES = ("RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 COLUMNS = (
-    "run", "name", "status", "started", "duration", "rounds", "val_auc", "epsilon_accounted", "model",
+    "run", "experiment", "name", "status", "started", "duration", "rounds", "val_auc", "epsilon_accounted", "model",
     "algorithm", "data",
 )  # fmt: skip
 ID_LENGTH = 8
@@ -26,7 +26,7 @@ ABSENT = "-"
 def list_runs(
     client: "MlflowClient", limit: int = 20, experiment: str | None = None, status: str | None = None
 ) -> list[dict[str, Any]]:
-    """List the newest runs, one dictionary with the keys ``COLUMNS`` and ``run_id``, ``experiment`` each.
+    """List the newest runs, one dictionary with the keys ``COLUMNS`` and ``run_id`` each.
 
     ``started`` is a local ``datetime``, ``duration`` in seconds (until now while it runs), ``rounds`` the
     step of the last loss (a record's step is the number of rounds done), ``val_auc`` and ``epsilon_accounted``
@@ -96,7 +96,11 @@ def _cell(value: Any) -> str:
     if value is None:
         return ABSENT
     if isinstance(value, float):
-        return f"{value:.4f}" if math.isfinite(value) else {math.inf: "∞", -math.inf: "-∞"}.get(value, "nan")
+        return (
+            (f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3g}")
+            if math.isfinite(value)
+            else {math.inf: "∞", -math.inf: "-∞"}.get(value, "nan")
+        )
     return " ".join(str(value).split())
 
 

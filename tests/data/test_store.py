@@ -84,16 +84,22 @@ def test_a_store_changed_on_disk_is_found_out(rows_store):
         store.verify()
 
 
+def test_an_article_with_two_titles_keeps_the_first_and_is_counted(rows_store):
+    assert rows_store(SPLITS).meta["problems"] == {"two_titles_of_one_news": 1}
+
+
 def test_unlabelled_split_has_no_labels(rows_store):
     test = [BehaviorRow("U1", 14, ["N1"], ["N2", "N1"], None)]
     store = rows_store({**SPLITS, "test": ([], test)})
     assert store.splits["test"].labels is None
-    assert store.splits["dev"].labels is not None
+    assert store.labelled_split("dev").labels is not None
+    with pytest.raises(UsageError, match=r"split .test. of .* has no labels"):
+        store.labelled_split("test")
 
 
 def test_nothing_half_written_is_left(tmp_path):
     broken = {"train": (NEWS, [*TRAIN, BehaviorRow("U1", 0, ["N9"], ["N1"], [1])])}
-    with pytest.raises(DataError, match=r"train impression 4 names news 'N9'"):
+    with pytest.raises(DataError, match=r"history of train behaviour 4: news 'N9'"):
         write_store(RowsReader(broken), tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
 

@@ -34,6 +34,9 @@ class Algorithm(ABC):
 
     federated = True
 
+    def check(self, clients: int) -> None:
+        """Raise UsageError where the settings do not suit a population of ``clients``."""
+
     @abstractmethod
     def select(self, source: CohortSource, round_: int) -> Selection:
         """Who works in round ``round_``: a function of the streams' seed, the round and the state alone."""
@@ -78,6 +81,9 @@ class ClientSampling(Algorithm):
         self.clients_per_round = clients_per_round
         self.client_dropout = client_dropout
 
+    def check(self, clients: int) -> None:
+        self._cohort_size(clients)
+
     def select(self, source: CohortSource, round_: int) -> Selection:
         clients = source.draw_clients(self._cohort_size(source.samples.clients), round_)
         answers = source.streams.numpy("client_dropout", round_).random(len(clients)) >= self.client_dropout
@@ -89,6 +95,6 @@ class ClientSampling(Algorithm):
             return max(1, round(self.clients_per_round * population))
         if self.clients_per_round > population:
             raise UsageError(
-                f"algorithm.clients_per_round is {self.clients_per_round:g}, but the data has {population} clients"
+                f"algorithm.clients_per_round is {self.clients_per_round:.0f}, but the data has {population} clients"
             )
         return int(self.clients_per_round)
