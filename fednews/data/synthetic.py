@@ -92,12 +92,13 @@ class SyntheticReader(MindReader):
 
 
 def best_possible(root: str | Path) -> dict[str, float] | None:
-    """Give the best dev metrics that any model can reach, ``None`` where ``root`` is not synthetic data.
+    """Give the best dev metrics that any model can reach, ``None`` where nothing below ``root`` is synthetic data.
 
     Raises:
         UsageError: its ``truth.json`` is damaged or of another version.
     """
-    return Truth.read(root).best_possible if (Path(root) / _TRUTH).is_file() else None
+    truth = next(Path(root).rglob(_TRUTH), None)
+    return Truth.read(truth.parent).best_possible if truth else None
 
 
 def synthesize(

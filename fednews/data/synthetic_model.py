@@ -24,6 +24,7 @@ from fednews.streams import Streams
 
 BLOCK = 1024  # users drawn from one stream: part of what a seed means, so a constant
 FEWEST_NEWS = 200
+MOST = 10_000_000
 _WEEKS, DAYS, DEV_DAY, _QUARTERS = 4, 7, 6, 4
 _QUARTER_SECONDS = 86_400 // _QUARTERS
 _CANDIDATES_MEDIAN, _CANDIDATES_SIGMA, _CANDIDATES_MOST = 24.2, 0.94, 299  # MIND-small: median 24, mean 37, most 299
@@ -61,6 +62,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.users < 1:
             raise UsageError(f"{self.users} users: at least 1 is needed")
+        if max(self.users, self.news) > MOST:
+            raise UsageError(f"{max(self.users, self.news)} users or news: at most {MOST:,}")
         if self.news < FEWEST_NEWS:
             raise UsageError(f"{self.news} news: impressions need at least {FEWEST_NEWS} to choose from")
         if self.seed < 0:

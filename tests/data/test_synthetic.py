@@ -337,3 +337,15 @@ def test_only_synthetic_data_is_overwritten_and_only_when_asked(tmp_path: Path) 
     with pytest.raises(UsageError, match="will not be overwritten"):
         synthesize(foreign, 100, 300, overwrite=True)
     assert (foreign / "thesis.txt").read_text() == "mine"
+
+
+def test_the_truth_is_found_below_the_root_that_is_prepared(tmp_path: Path) -> None:
+    truth = synthesize(tmp_path / "a" / "raw", users=30, news=200)
+    assert best_possible(tmp_path) == best_possible(tmp_path / "a" / "raw") == truth.best_possible
+    assert best_possible(tmp_path / "a" / "raw" / "train") is None
+
+
+@pytest.mark.parametrize("size", [{"users": 10**11, "news": 200}, {"users": 5, "news": 10**9}])
+def test_a_size_that_no_machine_can_write_is_refused_at_once(tmp_path: Path, size: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="at most 10,000,000"):
+        synthesize(tmp_path / "raw", **size)
