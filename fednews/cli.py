@@ -190,10 +190,9 @@ def _download(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from fednews.data.interchange import to_datasets
-    from fednews.data.store import Store
+    from fednews.data.interchange import export
 
-    to_datasets(Store.open(options.store)).save_to_disk(options.out)
+    export(options.store, options.out)
 
 
 def _train(options: argparse.Namespace) -> None:

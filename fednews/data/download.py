@@ -1,6 +1,5 @@
 """Fetch MIND from the Hugging Face hub or a local folder, once its licence is accepted."""
 
-import os
 import re
 import shutil
 import sys
@@ -15,6 +14,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
+from fednews.data.aside import written_aside
 from fednews.data.files import find
 from fednews.data.mind import BEHAVIORS, NEWS
 from fednews.errors import FednewsError, UsageError
@@ -60,16 +60,10 @@ def download(variant: str, out: str | Path, source: str | None = None, accept_li
     if not local and not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise UsageError(f"--source {source} is neither a folder nor a dataset repository like {REPOSITORY}")
     _agree(accept_licence)
-    aside = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        aside.mkdir(parents=True)
+    with written_aside(out) as aside:
         for name in VARIANTS[variant]:
             _check(_copy(Path(source), name, aside) if local else _fetch(source, variant, name, aside))
         shutil.rmtree(aside / ".cache", ignore_errors=True)  # the hub client's notes
-        aside.rename(out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return out
 
 

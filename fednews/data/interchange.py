@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, load_from_disk
 
+from fednews.data.aside import check_target, written_aside
 from fednews.data.mind import SPLITS
 from fednews.data.ragged import Ragged, Strings
 from fednews.data.store import Store
@@ -43,6 +44,18 @@ def to_datasets(store: Store) -> DatasetDict:
         name: _table(_BEHAVIORS_SCHEMA, _behavior_batches(store, behaviors)) for name, behaviors in store.splits.items()
     }
     return DatasetDict({NEWS: Dataset(news), **{name: Dataset(table) for name, table in splits.items()}})
+
+
+def export(store: str | Path, out: str | Path) -> None:
+    """Save the store at ``store`` as a `datasets.DatasetDict` folder at ``out``.
+
+    Raises:
+        UsageError: there is no store, or ``out`` exists.
+    """
+    out, opened = Path(out), Store.open(store)
+    check_target(out, "an export", "dataset_dict.json", overwrite=False)
+    with written_aside(out) as aside:
+        to_datasets(opened).save_to_disk(aside)
 
 
 class DatasetsReader:

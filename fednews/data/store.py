@@ -1,8 +1,6 @@
 """The store: one data set as memory-mapped columns, with a fingerprint of content and preprocessing."""
 
 import json
-import os
-import shutil
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fednews.data.aside import check_target, written_aside
 from fednews.data.columns import (
     Column,
     RaggedColumn,
@@ -202,32 +201,15 @@ def write_store(
         DataError: a behaviour names an article that no news row has.
     """
     out = Path(out)
-    _check_target(out, overwrite)
+    check_target(out, "a prepared store", _META, overwrite)
     if TRAIN not in reader.splits:
         raise UsageError(f"no train split found: found {', '.join(reader.splits) or 'nothing'}")
-    aside = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        aside.mkdir(parents=True)
+    with written_aside(out) as aside:
         meta = _Writer(reader, aside, min_count).write()
         meta |= notes or {}
         meta["fingerprint"] = hash_columns(aside, _header(meta))
         (aside / _META).write_text(json.dumps(meta, indent=1))
-        if out.exists():
-            shutil.rmtree(out)
-        aside.rename(out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return Store.open(out)
-
-
-def _check_target(out: Path, overwrite: bool) -> None:
-    if not out.exists():
-        return
-    if not overwrite:
-        raise UsageError(f"{out} exists already: give another --out, or --overwrite")
-    if any(out.iterdir()) and not (out / _META).is_file():
-        raise UsageError(f"{out} is not a prepared store: it will not be overwritten")
 
 
 def _header(meta: dict) -> str:

@@ -5,8 +5,6 @@
 
 import dataclasses
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TextIO
 
 import numpy as np
 
+from fednews.data.aside import check_target, written_aside
 from fednews.data.mind import MindReader
 from fednews.data.synthetic_model import DAYS, DEV_DAY, Block, Catalogue, Settings, simulate
 from fednews.errors import UsageError
@@ -124,26 +123,10 @@ def synthesize(
         raise UsageError(f"unknown setting {sorted(unknown)[0]}: the settings are {', '.join(sorted(known))}")
     chosen = Settings(users, news, seed, **settings)
     out = Path(out)
-    _check_target(out, overwrite)
-    aside = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
+    check_target(out, "synthetic data", _TRUTH, overwrite)
+    with written_aside(out) as aside:
         truth = _write(chosen, aside)
-        if out.exists():
-            shutil.rmtree(out)
-        aside.rename(out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return truth
-
-
-def _check_target(out: Path, overwrite: bool) -> None:
-    if not out.exists():
-        return
-    if not overwrite:
-        raise UsageError(f"{out} exists already: give another --out, or --overwrite")
-    if not out.is_dir() or (any(out.iterdir()) and not (out / _TRUTH).is_file()):
-        raise UsageError(f"{out} is not synthetic data: it will not be overwritten")
 
 
 def _write(settings: Settings, folder: Path) -> Truth:

@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from fednews.data import interchange
-from fednews.data.interchange import DatasetsReader, to_datasets
+from fednews.data.interchange import DatasetsReader, export, to_datasets
 from fednews.data.mind import MindReader
 from fednews.data.store import Store, write_store
 from fednews.data.synthetic import synthesize
@@ -176,3 +176,11 @@ def test_arrays_of_the_store_are_not_copied_for_news_texts(store: Store) -> None
     texts = interchange._texts(store.news.title)
     assert texts.buffers()[2].address == np.asarray(store.news.title.data.values).ctypes.data
     assert texts.to_pylist() == list(store.news.title)
+
+
+def test_an_export_is_read_back_and_never_overwrites(tmp_path: Path, synthetic_store: Store) -> None:
+    export(synthetic_store.path, tmp_path / "out")
+    again = write_store(DatasetsReader(tmp_path / "out"), tmp_path / "again")
+    assert list(again.news.title) == list(synthetic_store.news.title)
+    with pytest.raises(UsageError, match="exists already"):
+        export(synthetic_store.path, tmp_path / "out")
