@@ -54,7 +54,7 @@ def _stopped(stop: BaseException) -> int:
     if isinstance(cause, KeyboardInterrupt):
         print("fednews: interrupted", file=sys.stderr)
         return INTERRUPTED
-    return stop.code if isinstance(stop.code, int) else 1
+    return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
 def _parser() -> argparse.ArgumentParser:
