@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from jsonargparse import Namespace
@@ -28,6 +29,10 @@ from fednews.tracking.reaper import close_dead_runs
 from fednews.tracking.run import TrackedRun
 from fednews.tracking.store import connect
 from fednews.tracking.table import format_table
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 CHECKPOINTS = Path("mlruns") / "checkpoints"
 _SHOWN = (
@@ -123,7 +128,7 @@ def resume_command(run_id: str, arguments: list[str]) -> Result:
     """``fednews train --resume RUN_ID``: continue an interrupted run with the configuration that it recorded.
 
     Raises:
-        UsageError: further options, an unknown run, or one that has finished or left no checkpoint.
+        UsageError: further options, an unknown run, one that has finished or left no checkpoint, or changed data.
     """
     if arguments:
         raise UsageError(f"--resume takes the run's own configuration: leave out {' '.join(arguments)}")
@@ -137,7 +142,17 @@ def resume_command(run_id: str, arguments: list[str]) -> Result:
             f"run {run.info.run_id} left no checkpoint under {CHECKPOINTS}: it stopped before its first evaluation, "
             "or ran in another folder; train anew"
         )
-    return train(load_config(read_artifact(client, run.info.run_id, "config.yaml")), resume=run.info.run_id)
+    return train(_config_of(client, run), resume=run.info.run_id)
+
+
+def _config_of(client: "MlflowClient", run: "Run") -> Namespace:
+    """What the run recorded, if the data that it names is still the data that the run saw."""
+    config = load_config(read_artifact(client, run.info.run_id, "config.yaml"))
+    if Store.open(config.data.store).fingerprint != run.data.tags.get("fednews.fingerprint"):
+        raise UsageError(
+            f"{config.data.store} is not the data that run {run.info.run_id} was made with: prepare it as it was then"
+        )
+    return config
 
 
 def evaluate_run(run_id: str, split: str, checkpoint: str) -> Result:
@@ -147,10 +162,14 @@ def evaluate_run(run_id: str, split: str, checkpoint: str) -> Result:
         run_id: a run's id or its unique beginning.
         split: a split of the run's store.
         checkpoint: ``"last"`` or ``"best"`` (whose metrics are named ``<split>_best_auc`` …).
+
+    Raises:
+        UsageError: an unknown run or split, a split without labels, or changed data.
     """
     client = connect()
-    run_id = resolve_run(client, run_id).info.run_id
-    loop, data = build(load_config(read_artifact(client, run_id, "config.yaml")))
+    run = resolve_run(client, run_id)
+    run_id = run.info.run_id
+    loop, data = build(_config_of(client, run))
     with tempfile.TemporaryDirectory() as folder:
         path = _local_checkpoint(run_id, checkpoint)
         if not path.is_file():

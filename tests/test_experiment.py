@@ -12,6 +12,7 @@ import torch
 
 from fednews.cli import main
 from fednews.config import parse, parse_text
+from fednews.data.tables import BehaviorRow, NewsRow
 from fednews.errors import FednewsError
 from fednews.experiment import Result, train
 from fednews.federated.loop import FederatedLoop
@@ -279,6 +280,20 @@ def test_wrong_usage_is_one_line_and_exit_code_2_and_starts_no_run(finished, cap
     assert err.startswith("fednews: ")
     assert len(err.splitlines()) == 1
     assert len(connect().search_runs([resolve_run(connect(), finished.run_id).info.experiment_id])) == runs
+
+
+def test_changed_data_is_not_taken_for_the_runs_own(finished, place, synthetic_store, rows_store, capsys):
+    news = [NewsRow(f"N{i}", "c", "s", f"title {i}") for i in range(8)]
+    clicks = [BehaviorRow(f"U{i}", i, ["N0"], [f"N{j}" for j in range(8)], [1] + [0] * 7) for i in range(9)]
+    other = rows_store({"train": (news, clicks), "dev": (news, clicks)})
+    client = connect()
+    config = read_artifact(client, finished.run_id, "config.yaml")
+    run = train(parse(["--config", "exp.yaml"]))
+    client.log_text(run.run_id, config.replace(str(synthetic_store.path), str(other.path)), "config.yaml")
+    client.set_terminated(run.run_id, "KILLED")
+    for command in (["evaluate", run.run_id], ["train", "--resume", run.run_id]):
+        assert main(command) == 2
+        assert "is not the data that run" in capsys.readouterr().err
 
 
 def test_resuming_a_finished_run_is_refused(finished, capsys):
