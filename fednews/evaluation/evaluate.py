@@ -33,6 +33,12 @@ def score_batch(model: NewsModel, catalogue: Tensor, batch: ImpressionBatch) -> 
     return model.score(users[owner], catalogue[batch.candidates].unsqueeze(1)).squeeze(1)
 
 
+def rank_batch(model: NewsModel, catalogue: Tensor, batch: ImpressionBatch) -> RankingSums:
+    """Ranking metrics of one labelled batch, whatever device it is on."""
+    scores = score_batch(model, catalogue, batch)
+    return RankingSums.of(scores.float().cpu().numpy(), batch.labels.cpu().numpy(), batch.offsets.cpu().numpy())
+
+
 def evaluate(
     model: NewsModel, features: dict[str, Tensor], impressions: Impressions, device: torch.device
 ) -> RankingSums:
@@ -42,7 +48,6 @@ def evaluate(
     catalogue = encode_catalogue(model, features, torch.from_numpy(impressions.news()), device)
     sums = RankingSums()
     for batch in impressions:
-        scores = score_batch(model, catalogue, batch.to(device))
-        sums += RankingSums.of(scores.float().cpu().numpy(), batch.labels.numpy(), batch.offsets.numpy())
+        sums += rank_batch(model, catalogue, batch.to(device))
     model.train(training)
     return sums

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from fednews.data.impressions import ImpressionBatch
-from fednews.evaluation.evaluate import encode_catalogue, evaluate, score_batch
+from fednews.evaluation.evaluate import encode_catalogue, evaluate, rank_batch
 from fednews.evaluation.metrics import RankingSums
 from fednews.models.base import NewsModel
 
@@ -48,10 +48,7 @@ class Recommender(L.LightningModule):
         self._sums = RankingSums()
 
     def validation_step(self, batch: ImpressionBatch, batch_idx: int) -> None:
-        scores = score_batch(self.model, self._catalogue, batch)
-        self._sums += RankingSums.of(
-            scores.float().cpu().numpy(), batch.labels.cpu().numpy(), batch.offsets.cpu().numpy()
-        )
+        self._sums += rank_batch(self.model, self._catalogue, batch)
 
     def on_validation_epoch_end(self) -> None:
         self.publish(self._means(self._sums), self.trainer.global_step)
