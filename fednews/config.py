@@ -22,12 +22,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 # Imported for their short names in ``class_path``.
+import fednews.aggregation.plain
 import fednews.federated.algorithms.centralized
 import fednews.federated.algorithms.fedavg
 import fednews.federated.algorithms.fednewsrec
 import fednews.models.fednewsrec
 import fednews.models.naml
 import fednews.models.nrms  # noqa: F401
+from fednews.aggregation.base import Aggregation
 from fednews.data.features import NewsInfo
 from fednews.data.module import NewsDataModule
 from fednews.errors import UsageError
@@ -35,6 +37,7 @@ from fednews.federated.algorithms.base import Algorithm
 from fednews.models.base import NewsModel
 from fednews.privacy.accounting import DEFAULT_DELTA
 
+_PARTS = {"model": NewsModel, "algorithm": Algorithm, "aggregation": Aggregation}
 _OURS = {"logger", "callbacks", "plugins", "default_root_dir", "enable_checkpointing", "profiler"}
 _TRAINER_DEFAULTS = {
     "trainer.max_steps": 100,
@@ -75,6 +78,8 @@ def make_parser() -> ArgumentParser:
     parser.add_class_arguments(NewsDataModule, "data")
     parser.add_argument("--model", type=Callable[[NewsInfo], NewsModel], required=True, help="recommender")
     parser.add_subclass_arguments(Algorithm, "algorithm", required=True, help="federated method")
+    parser.add_subclass_arguments(Aggregation, "aggregation", required=False, help="how updates travel to their sum")
+    parser.set_defaults({"aggregation": {"class_path": "fednews.aggregation.plain.Plain"}})
     parser.add_argument(
         "--optimizer",
         type=OptimizerCallable,
@@ -206,7 +211,7 @@ def _innermost(message: str) -> str:
 
 def _explain_class(name: str, message: str) -> str:
     part = re.search(r'Parser key "([\w.]+)"', message)
-    bases = {"model": NewsModel, "algorithm": Algorithm, "optimizer": Optimizer, "scheduler": LRScheduler}
+    bases = {**_PARTS, "optimizer": Optimizer, "scheduler": LRScheduler}
     key = part[1].split(".")[0] if part else ""
     known = (
         sorted(cls.__name__ for cls in _subclasses(bases[key]) if not inspect.isabstract(cls)) if key in bases else []
@@ -218,7 +223,7 @@ def _explain_class(name: str, message: str) -> str:
 
 def _known_keys(parser: ArgumentParser) -> list[str]:
     keys = [action.dest for action in parser._actions]
-    for part, base in (("model", NewsModel), ("algorithm", Algorithm)):
+    for part, base in _PARTS.items():
         for cls in _subclasses(base):
             keys += [f"{part}.{name}" for name in _settings(cls)]
     return keys

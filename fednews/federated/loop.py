@@ -2,15 +2,22 @@
 
 import math
 import time
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from fednews.aggregation.plain import Aggregate, plain_sum
+from fednews.aggregation.base import Aggregation
+from fednews.aggregation.plain import Plain
+from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.data.cohort import CohortSource
-from fednews.errors import FednewsError
+from fednews.data.module import NewsDataModule
+from fednews.errors import FednewsError, UsageError
+from fednews.evaluation.scorers import Catalogue, Scorer
 from fednews.federated.algorithms.base import Algorithm, Selection
 from fednews.federated.clients import trainable
+from fednews.federated.round import Round
 from fednews.models.recommender import Recommender
 from fednews.privacy.ledger import READINGS, SCOPES, PrivacyLedger
 from fednews.streams import Streams
@@ -27,14 +34,23 @@ class FederatedLoop(Recommender):
 
     Args:
         algorithm: the federated method.
+        aggregation: how client updates travel to their sum.
         streams: the experiment's random streams.
         delta: the delta at which (epsilon, delta) figures are stated.
         model, optimizer, scheduler: as for :class:`~fednews.models.recommender.Recommender`.
     """
 
-    def __init__(self, algorithm: Algorithm, streams: Streams, delta: float, **recommender) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        streams: Streams,
+        delta: float,
+        aggregation: Aggregation | None = None,
+        **recommender,
+    ) -> None:
         super().__init__(**recommender)
         self.algorithm = algorithm
+        self.aggregation = aggregation or Plain()
         self.streams = streams
         self.delta = delta
         self.round = 0
@@ -43,8 +59,18 @@ class FederatedLoop(Recommender):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            self.source: CohortSource = self.trainer.datamodule.cohorts()
-            self.ledger = PrivacyLedger(self.source.samples.clients)
+            if self.trainer.world_size > 1 and self.aggregation.separate:
+                raise UsageError("an encrypted or masked aggregation has one server: use trainer.devices 1")
+            self.prepare(self.trainer.datamodule)
+
+    def prepare(self, data: NewsDataModule) -> None:
+        """Build what rounds and personal evaluation need beside the model."""
+        self.source: CohortSource = data.cohorts()
+        self.ledger = PrivacyLedger(self.source.samples.clients)
+        self.algorithm.setup(self.model, self.source, self._optimizer)
+
+    def scorer(self, catalogue: Catalogue) -> Scorer:
+        return self.algorithm.scorer(self.model, catalogue)
 
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
         self._started = time.perf_counter()
@@ -54,7 +80,6 @@ class FederatedLoop(Recommender):
         drawn = time.perf_counter()
         aggregate = self._client_work(selection)
         worked = time.perf_counter()
-        self._reduce(aggregate)
         loss = self._checked_loss(aggregate)
         self._update = aggregate.mean() if len(selection.participants) else None
         self._record(selection)
@@ -73,20 +98,21 @@ class FederatedLoop(Recommender):
 
     def _client_work(self, selection: Selection) -> Aggregate:
         draw = self.algorithm.share(selection.draw, self.trainer.global_rank, self.trainer.world_size)
-        parts = ()
-        if len(draw.client):
-            cohort = self.source.cohort(draw).to(self.device)
-            parts = self.algorithm.client_updates(self.model, cohort, self.streams, self.round)
+        cohort = self.source.cohort(draw).to(self.device) if len(draw.client) else None
         with self.streams.torch_global("model_dropout", self.round, self.trainer.global_rank):
-            return plain_sum(parts, trainable(self.model))
+            return self.algorithm.aggregate(self.model, cohort, self._work(self.round))
 
-    def _reduce(self, aggregate: Aggregate) -> None:
-        if self.trainer.world_size == 1:
-            return
-        tensors = aggregate.tensors()
-        summed = self.sum_over_processes(torch.cat([t.double().flatten() for t in tensors]))
-        for tensor, part in zip(tensors, summed.split([t.numel() for t in tensors]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+    def _work(self, number: int) -> Round:
+        return Round(number, self.streams, self.aggregation.separate, self._sum)
+
+    def _sum(self, parts: Iterable[ClientUpdates]) -> Aggregate:
+        aggregate = self.aggregation.sum(parts, trainable(self.model), self.streams, self.round)
+        if self.trainer.world_size > 1:
+            tensors = aggregate.tensors()
+            summed = self.sum_over_processes(torch.cat([t.double().flatten() for t in tensors]))
+            for tensor, part in zip(tensors, summed.split([t.numel() for t in tensors]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+        return aggregate
 
     def _checked_loss(self, aggregate: Aggregate) -> float:
         loss = float(aggregate.loss / aggregate.samples.clamp(min=1))
@@ -96,7 +122,8 @@ class FederatedLoop(Recommender):
 
     def _record(self, selection: Selection) -> None:
         coordinates = sum(parameter.numel() for parameter in trainable(self.model).values())
-        self.ledger.record(self.algorithm.release(coordinates), selection.participants, self.round)
+        entry = self.aggregation.covers(self.algorithm.release(coordinates))
+        self.ledger.record(entry, selection.participants, self.round)
 
     def _traffic(self, selection: Selection) -> dict[str, int]:
         if not self.algorithm.federated:
@@ -119,8 +146,14 @@ class FederatedLoop(Recommender):
         for name, parameter in trainable(self.model).items():
             parameter.grad = None if self._update is None else self._update[name].to(parameter.dtype)
 
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Optimizer, optimizer_closure: Callable) -> None:
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        # Not in on_train_batch_end: callbacks write their checkpoints before that.
+        self.algorithm.finish_round(self.model, optimizer, self._work(self.round - 1))
+
     def on_train_batch_end(self, outputs: object, batch: int, batch_idx: int) -> None:
         seconds = time.perf_counter() - self._started
+        self._metrics |= self.algorithm.metrics() | self.aggregation.metrics()
         self._metrics |= {"round_seconds": seconds, "server_seconds": seconds - self._work_seconds}
         self.publish(self._metrics, self.round)
 

@@ -8,29 +8,47 @@ from torch import Tensor, nn
 
 from fednews.data.features import TOKEN_INPUTS, trim_tokens
 
+Layer = str | tuple[str, ...]
+"""Path of a module or parameter; several paths where parts work side by side at one depth."""
+
 
 class NewsModel(nn.Module, ABC):
-    """A news recommender: three functions, and which columns of a news it reads.
+    """A news recommender: three functions, which columns of a news it reads, and the order of its layers.
 
     A subclass takes the data's :class:`~fednews.data.features.NewsInfo` as its first argument and its own
-    settings after it, and knows nothing of federation.
+    settings after it, and knows nothing of federation. What stands for a news or a user need not be a vector: any
+    trailing shape goes, as long as it is the same for all.
     """
 
     inputs: ClassVar[tuple[str, ...]]
+    news_layers: tuple[Layer, ...]
+    """The layers that ``encode_news`` uses, from input to output."""
+
+    user_layers: tuple[Layer, ...]
+    """Those that only ``encode_user`` and ``score`` use, from input to output."""
+
+    tokenizer: str | None = None
+    """Name or folder of the tokenizer of models that read ``title_pieces``."""
 
     @abstractmethod
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
-        """Model inputs, first dimension ``N`` -> news vectors ``[N, d]``."""
+        """Model inputs, first dimension ``N`` -> representations of news ``[N, …]``, vectors ``[N, d]`` for most."""
 
     @abstractmethod
-    def encode_user(self, history: Tensor, mask: Tensor) -> Tensor:
-        """Clicked news vectors ``[R, H, d]``, oldest first, padded on the left, and their mask -> ``[R, d]``.
+    def encode_user(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
+        """What is known of a user before the candidates are.
 
-        An empty history gives the zero vector or another finite constant.
+        Args:
+            history: clicked news ``[R, H, …]``, oldest first, padded on the left.
+            mask: bool ``[R, H]``, true where a click is real.
+            user: int64 ``[R]``, index of the user among the training users, 0 for an unknown one.
+
+        Returns:
+            ``[R, …]``, finite for an empty history too.
         """
 
     def score(self, user: Tensor, candidates: Tensor) -> Tensor:
-        """User vectors ``[S, d]`` and candidate vectors ``[S, C, d]`` -> scores ``[S, C]`` (dot product)."""
+        """Users ``[S, …]`` and candidate news ``[S, C, …]`` -> scores ``[S, C]``; here the dot product of vectors."""
         return (candidates @ user.unsqueeze(-1)).squeeze(-1)
 
     def forward(
@@ -38,13 +56,47 @@ class NewsModel(nn.Module, ABC):
         news: dict[str, Tensor],
         history: Tensor,
         history_mask: Tensor,
+        user: Tensor,
         sample_history: Tensor,
         candidates: Tensor,
     ) -> Tensor:
         """Scores ``[S, K + 1]`` of samples laid out as in :class:`~fednews.data.cohort.Cohort`."""
         vectors = self.encode_news(news)
-        users = self.encode_user(vectors[history], history_mask)
+        users = self.encode_user(vectors[history], history_mask, user)
         return self.score(users[sample_history], vectors[candidates])
+
+    def pretrain(self, news: dict[str, Tensor], generator: torch.Generator) -> None:
+        """Fit what is learned from the catalogue and not from clicks, once before training; nothing for most models.
+
+        Args:
+            news: model inputs of the train split's news.
+            generator: for every random draw.
+        """
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers from input to output; every parameter lies in exactly one."""
+        return (*self.news_layers, *self.user_layers)
+
+    def layer_of(self) -> dict[str, int]:
+        """Each parameter's place in :attr:`layers`, by the parameter's name."""
+        return {name: _only(name, self.layers) for name, _ in self.named_parameters()}
+
+    def news_parameters(self) -> set[str]:
+        """Names of the parameters that ``encode_news`` uses."""
+        return {name for name, layer in self.layer_of().items() if layer < len(self.news_layers)}
+
+
+def _only(parameter: str, layers: tuple[Layer, ...]) -> int:
+    found = [
+        place
+        for place, layer in enumerate(layers)
+        for path in ((layer,) if isinstance(layer, str) else layer)
+        if parameter == path or parameter.startswith(f"{path}.")
+    ]
+    if len(found) != 1:
+        raise TypeError(f"parameter {parameter} lies in {len(found)} of the layers {layers}, not in one")
+    return found[0]
 
 
 def encode_by_length(model: NewsModel, news: dict[str, Tensor], pieces: int) -> Tensor:

@@ -30,6 +30,8 @@ class FedNewsRecModel(NewsModel):
     """
 
     inputs = ("title",)
+    news_layers = ("news.words", "news.convolution", "news.attention", "news.pool")
+    user_layers = ("user.long.attention", "user.long.pool", "user.short", "user.join")
 
     def __init__(
         self,
@@ -55,5 +57,5 @@ class FedNewsRecModel(NewsModel):
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         return self.news(news["title"])
 
-    def encode_user(self, history: Tensor, mask: Tensor) -> Tensor:
+    def encode_user(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
         return self.user(history, mask)

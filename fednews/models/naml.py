@@ -45,6 +45,13 @@ class NAML(NewsModel):
     """
 
     inputs = ("title", "abstract", "category", "subcategory")
+    news_layers = (
+        "title.words",
+        ("title.convolution", "abstract.convolution", "category.embedding", "subcategory.embedding"),
+        ("title.pool", "abstract.pool", "category.dense", "subcategory.dense"),
+        "views",
+    )
+    user_layers = ("user",)
 
     def __init__(
         self,
@@ -70,5 +77,5 @@ class NAML(NewsModel):
         views = torch.stack([getattr(self, name)(news[name]) for name in self.inputs], dim=1)
         return self.views(views, torch.ones_like(views[..., 0], dtype=torch.bool))
 
-    def encode_user(self, history: Tensor, mask: Tensor) -> Tensor:
+    def encode_user(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
         return self.user(history, mask)

@@ -23,6 +23,8 @@ class NRMS(NewsModel):
     """
 
     inputs = ("title",)
+    news_layers = ("news.words", "news.attention", "news.pool")
+    user_layers = ("user.attention", "user.pool")
 
     def __init__(
         self,
@@ -42,5 +44,5 @@ class NRMS(NewsModel):
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         return self.news(news["title"])
 
-    def encode_user(self, history: Tensor, mask: Tensor) -> Tensor:
+    def encode_user(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
         return self.user(history, mask)

@@ -9,8 +9,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from fednews.data.impressions import ImpressionBatch
-from fednews.evaluation.evaluate import encode_catalogue, evaluate, rank_batch
+from fednews.evaluation.evaluate import evaluate, rank_batch
 from fednews.evaluation.metrics import RankingSums
+from fednews.evaluation.scorers import Catalogue, Scorer, SharedModel
 from fednews.models.base import NewsModel
 
 
@@ -41,19 +42,22 @@ class Recommender(L.LightningModule):
             return {"optimizer": optimizer}
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._scheduler(optimizer), "interval": "step"}}
 
+    def scorer(self, catalogue: Catalogue) -> Scorer:
+        """Says which parameters each user is evaluated with."""
+        return SharedModel(self.model, catalogue)
+
     def on_validation_epoch_start(self) -> None:
         data = self.trainer.datamodule
-        news = torch.from_numpy(data.impressions(data.eval_split).news())
-        self._catalogue = encode_catalogue(self.model, data.features, news, self.device)
+        self._scorer = self.scorer(data.catalogue(data.eval_split, self.device))
         self._sums = RankingSums()
 
     def validation_step(self, batch: ImpressionBatch, batch_idx: int) -> None:
-        self._sums += rank_batch(self.model, self._catalogue, batch)
+        self._sums += rank_batch(self._scorer, batch)
 
     def on_validation_epoch_end(self) -> None:
         self.publish(self._means(self._sums), self.trainer.global_step)
         self._evaluated_at = self.trainer.global_step
-        del self._catalogue
+        del self._scorer
 
     def on_train_end(self) -> None:
         """Evaluate the last round, where the interval of validation has not."""
@@ -61,8 +65,10 @@ class Recommender(L.LightningModule):
             return
         data = self.trainer.datamodule
         impressions = data.impressions(data.eval_split, (self.trainer.global_rank, self.trainer.world_size))
+        self.model.eval()
         with self.trainer.precision_plugin.forward_context():
-            metrics = self._means(evaluate(self.model, data.features, impressions, self.device))
+            scorer = self.scorer(data.catalogue(data.eval_split, self.device))
+            metrics = self._means(evaluate(scorer, impressions, self.device))
         self.publish(metrics, self.trainer.global_step)
 
     def publish(self, metrics: dict[str, float], step: int) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -195,6 +196,14 @@ class TrackedRun:
     def log_json(self, name: str, value: Any) -> None:
         """Write ``value`` as the artifact ``name``; JSON has no ∞ or NaN, they become "inf", "-inf", "nan"."""
         self.log_text(name, json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def log_contents(self, files: Mapping[str, str | bytes]) -> None:
+        """Write artifacts given as text or bytes, by name (may hold folders)."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in files.items():
+                path = Path(folder, Path(name).name)
+                path.write_bytes(content.encode() if isinstance(content, str) else content)
+                self.log_file(path, str(Path(name).parent))
 
     def log_file(self, path: str | Path, artifact_dir: str | None = None) -> None:
         """Copy a file into the run; in a local store a reader never sees it half written.

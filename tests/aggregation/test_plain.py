@@ -5,7 +5,7 @@ from fednews.aggregation.updates import ClientUpdates
 
 
 def updates(values: torch.Tensor, weights: torch.Tensor) -> ClientUpdates:
-    return ClientUpdates(torch.arange(len(weights)), {"w": values}, weights, weights.sum(), int(weights.sum()))
+    return ClientUpdates(torch.arange(len(weights)), {"w": values}, weights, weights, weights.long())
 
 
 def test_the_mean_is_weighted_and_does_not_depend_on_the_parts():

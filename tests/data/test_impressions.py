@@ -13,12 +13,14 @@ DEV = [
 
 
 @pytest.fixture
-def dev(rows_store):
-    return rows_store({"train": (NEWS, DEV), "dev": ([], DEV)}).splits["dev"]
+def make(rows_store):
+    """Makes the impressions of the dev split; only A has a training sample."""
+    store = rows_store({"train": (NEWS, [DEV[0]]), "dev": ([], [*DEV])})
+    return lambda *settings, **more: Impressions(store.splits["dev"], store.samples, *settings, **more)
 
 
-def test_a_batch_encodes_each_users_history_once_and_keeps_rows_aligned(dev):
-    batch = Impressions(dev, history_length=2, batch_size=10).batch(np.arange(3))
+def test_a_batch_encodes_each_users_history_once_and_keeps_rows_aligned(make):
+    batch = make(history_length=2, batch_size=10).batch(np.arange(3))
     assert len(batch.history) == 2
     for impression, row in enumerate(DEV):
         kept = batch.impression_history[impression]
@@ -28,17 +30,21 @@ def test_a_batch_encodes_each_users_history_once_and_keeps_rows_aligned(dev):
         assert batch.labels[part].tolist() == list(row.labels)
 
 
-def test_shares_cover_every_impression_once(dev):
-    rows = [set(Impressions(dev, 5, 1, share=(rank, 2)).rows) for rank in range(2)]
+def test_a_user_is_known_by_the_training_samples(make):
+    assert make(2, 10).batch(np.arange(3)).user.tolist() == [1, 0], "A is the first client, B has no sample"
+
+
+def test_shares_cover_every_impression_once(make):
+    rows = [set(make(5, 1, share=(rank, 2)).rows) for rank in range(2)]
     assert rows[0] | rows[1] == {0, 1, 2}
     assert not rows[0] & rows[1]
 
 
-def test_news_lists_what_is_shown_and_what_is_in_kept_history(dev):
-    assert Impressions(dev, 1, 10).news().tolist() == [0, 2, 3, 4, 5, 6, 7]
+def test_news_lists_what_is_shown_and_what_is_in_kept_history(make):
+    assert make(1, 10).news().tolist() == [0, 2, 3, 4, 5, 6, 7]
 
 
-def test_batches_are_as_many_as_announced(dev):
+def test_batches_are_as_many_as_announced(make):
     for size in (1, 2, 3, 4):
-        impressions = Impressions(dev, 5, size)
+        impressions = make(5, size)
         assert len(list(impressions)) == len(impressions)

@@ -25,7 +25,7 @@ def one_by_one(cohorts):
 
 def losses(model, cohort):
     return click_losses(
-        model(cohort.news, cohort.history, cohort.history_mask, cohort.sample_history, cohort.candidates)
+        model(cohort.news, cohort.history, cohort.history_mask, cohort.user, cohort.sample_history, cohort.candidates)
     )
 
 

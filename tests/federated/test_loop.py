@@ -80,7 +80,9 @@ def test_a_round_of_all_clients_without_protection_equals_one_central_full_batch
     source = data.cohorts()
     cohort = source.cohort(source.of_clients(source.draw_clients(clients, 0), 0))
     optimizer = torch.optim.SGD(central.parameters(), lr=0.1)
-    scores = central(cohort.news, cohort.history, cohort.history_mask, cohort.sample_history, cohort.candidates)
+    scores = central(
+        cohort.news, cohort.history, cohort.history_mask, cohort.user, cohort.sample_history, cohort.candidates
+    )
     click_losses(scores).mean().backward()
     optimizer.step()
     for name, value in central.state_dict().items():
@@ -113,7 +115,9 @@ def test_clipping_without_noise_equals_a_plain_loop_over_clients(synthetic_store
     total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     for client in range(7):
         cohort = source.cohort(draw.of_clients(np.array([client])))
-        scores = model(cohort.news, cohort.history, cohort.history_mask, cohort.sample_history, cohort.candidates)
+        scores = model(
+            cohort.news, cohort.history, cohort.history_mask, cohort.user, cohort.sample_history, cohort.candidates
+        )
         gradients = torch.autograd.grad(click_losses(scores).sum(), list(parameters.values()))
         for name, gradient in zip(parameters, gradients, strict=True):
             total[name] += cohort.counts[0] * gradient.clamp(-0.003, 0.003)

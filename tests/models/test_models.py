@@ -14,7 +14,9 @@ def cohort(cohorts):
 
 
 def scores(model, cohort) -> torch.Tensor:
-    return model(cohort.news, cohort.history, cohort.history_mask, cohort.sample_history, cohort.candidates)
+    return model(
+        cohort.news, cohort.history, cohort.history_mask, cohort.user, cohort.sample_history, cohort.candidates
+    )
 
 
 def test_padding_never_changes_a_score(make_model, cohort):
@@ -23,37 +25,53 @@ def test_padding_never_changes_a_score(make_model, cohort):
     pad = torch.nn.functional.pad
     news = {name: pad(text, (0, 9)) if text.ndim == 2 else text for name, text in cohort.news.items()}
     history, mask = pad(cohort.history, (6, 0), value=3), pad(cohort.history_mask, (6, 0))
-    padded = model(news, history, mask, cohort.sample_history, cohort.candidates)
+    padded = model(news, history, mask, cohort.user, cohort.sample_history, cohort.candidates)
     torch.testing.assert_close(padded, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_stands_under_the_mask_never_changes_a_user(make_model):
-    model = make_model().eval()
-    width = model.encode_news(
-        {name: torch.ones(1, 4, dtype=torch.long) for name in ("title", "abstract")}
-        | {name: torch.ones(1, dtype=torch.long) for name in ("category", "subcategory")}
-    ).shape[1]
-    clicks, mask = torch.randn(3, 7, width), torch.arange(7) >= torch.tensor([[0], [3], [6]])
-    changed = torch.where(mask[..., None], clicks, torch.full_like(clicks, 50.0))
-    torch.testing.assert_close(model.encode_user(changed, mask), model.encode_user(clicks, mask))
+def users_of(model, cohort, vectors, mask):
+    return model.encode_user(vectors, mask, torch.arange(len(mask)) % 2)
 
 
-def test_an_empty_history_is_a_finite_user_with_finite_gradients(make_model):
+def test_what_stands_under_the_mask_never_changes_a_score(make_model, cohort):
     model = make_model().eval()
-    clicks = torch.randn(2, 5, 10, requires_grad=True)
-    users = model.encode_user(clicks, torch.tensor([[False] * 5, [False] * 4 + [True]]))
-    assert users.isfinite().all()
-    assert torch.equal(users[0], torch.zeros_like(users[0])), "no clicks, no preference"
-    users.sum().backward()
-    assert clicks.grad.isfinite().all()
+    news = model.encode_news(cohort.news)
+    clicks, mask = news[torch.randint(len(news), (3, 7))], torch.arange(7) >= torch.tensor([[0], [3], [6]])
+    keep = mask.view(3, 7, *[1] * (clicks.ndim - 2))
+    changed = torch.where(keep, clicks, torch.full_like(clicks, 50.0))
+    candidates = news[:12].unflatten(0, (3, 4))
+    expected = model.score(users_of(model, cohort, clicks, mask), candidates)
+    torch.testing.assert_close(model.score(users_of(model, cohort, changed, mask), candidates), expected)
+
+
+def test_an_empty_history_is_a_finite_user_with_finite_gradients(make_model, cohort):
+    model = make_model().eval()
+    news = model.encode_news(cohort.news).detach()
+    clicks = news[:10].unflatten(0, (2, 5)).requires_grad_()
+    mask = torch.tensor([[False] * 5, [False] * 4 + [True]])
+    scores = model.score(
+        model.encode_user(clicks, mask, torch.zeros(2, dtype=torch.long)), news[:6].unflatten(0, (2, 3))
+    )
+    assert scores.isfinite().all()
+    scores.sum().backward()
+    assert clicks.grad is None or clicks.grad.isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_an_empty_title_is_a_finite_article(make_model):
+def test_an_empty_title_is_a_finite_article(make_model, cohort):
     model = make_model().eval()
-    news = {name: torch.zeros(2, 3, dtype=torch.long) for name in ("title", "abstract")}
-    news |= {name: torch.zeros(2, dtype=torch.long) for name in ("category", "subcategory")}
+    news = {name: torch.zeros_like(column[:2]) for name, column in cohort.news.items()}
     assert model.encode_news(news).isfinite().all()
+
+
+def test_every_parameter_lies_in_one_layer_and_news_layers_are_those_of_encode_news(make_model, cohort):
+    model = make_model(dropout=0.0)
+    layers = model.layer_of()
+    assert set(layers.values()) == set(range(len(model.layers))), "no layer is empty"
+    model.encode_news(cohort.news).sum().backward()
+    touched = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert touched == model.news_parameters() & trained
 
 
 def test_a_score_does_not_depend_on_the_rest_of_the_batch(make_model, cohorts, cohort):

@@ -1,17 +1,19 @@
 """The seam of methods: who works in a round, what they compute, and what they promise."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from torch.optim import Optimizer
 
-from fednews.aggregation.updates import ClientUpdates
+from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.data.cohort import Cohort, CohortSource, Draw
 from fednews.errors import UsageError
+from fednews.evaluation.scorers import Catalogue, Scorer, SharedModel
+from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
-from fednews.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,44 @@ class Algorithm(ABC):
         """The part of a round's work that falls to one process."""
         return draw.of_clients(np.arange(len(draw.clients))[rank::processes])
 
+    def setup(self, model: NewsModel, source: CohortSource, make_optimizer: Callable[[list], Optimizer]) -> None:
+        """Build what the method keeps beside the global model, before training and before a checkpoint is loaded.
+
+        Args:
+            model: the global model as it starts.
+            source: where clients come from.
+            make_optimizer: makes a server optimiser, as configured, for a list of parameters.
+        """
+
+    def aggregate(self, model: NewsModel, cohort: Cohort | None, work: Round) -> Aggregate:
+        """The sums of a round; ``cohort`` is None where no client answered or none fell to this process.
+
+        A method with several sets of parameters calls ``work.sum`` once for each, in the same order in all processes.
+        """
+        return work.sum(() if cohort is None else self.client_updates(model, cohort, work))
+
     @abstractmethod
-    def client_updates(
-        self, model: NewsModel, cohort: Cohort, streams: Streams, round_: int
-    ) -> Iterator[ClientUpdates]:
+    def client_updates(self, model: NewsModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
         """What the cohort's clients upload, in parts, so that memory is bounded."""
+
+    def finish_round(self, model: NewsModel, optimizer: Optimizer, work: Round) -> None:
+        """What the server does after its optimiser has stepped the global model."""
 
     @abstractmethod
     def release(self, coordinates: int) -> LedgerEntry:
         """What one client gives away by one upload of ``coordinates`` numbers."""
+
+    def metrics(self) -> dict[str, float]:
+        """Further metrics of the round just done."""
+        return {}
+
+    def scorer(self, model: NewsModel, catalogue: Catalogue) -> Scorer:
+        """Says which parameters each user is evaluated with; here the global model's for everybody."""
+        return SharedModel(model, catalogue)
+
+    def artifacts(self) -> dict[str, str | bytes]:
+        """Files for the run, by name: text, or the bytes of a figure."""
+        return {}
 
     def state_dict(self) -> dict:
         return {}

@@ -9,10 +9,10 @@ from fednews.data.cohort import Cohort, CohortSource, Draw
 from fednews.errors import UsageError
 from fednews.federated.algorithms.base import Algorithm, Selection
 from fednews.federated.clients import fused_gradient
+from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.unprotected import unprotected
-from fednews.streams import Streams
 
 
 class Centralized(Algorithm):
@@ -46,9 +46,7 @@ class Centralized(Algorithm):
         mine = slice(rank, None, processes)
         return Draw(draw.clients, draw.client[mine], draw.impression[mine], draw.candidates[mine])
 
-    def client_updates(
-        self, model: NewsModel, cohort: Cohort, streams: Streams, round_: int
-    ) -> Iterator[ClientUpdates]:
+    def client_updates(self, model: NewsModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
         yield fused_gradient(model, cohort, "mean")
 
     def release(self, coordinates: int) -> LedgerEntry:

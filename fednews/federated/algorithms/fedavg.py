@@ -7,11 +7,11 @@ from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort
 from fednews.errors import UsageError
 from fednews.federated.algorithms.base import ClientSampling
-from fednews.federated.clients import Reduction, fused_gradient, local_training
+from fednews.federated.clients import Reduction, gradients, local_training
+from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.unprotected import unprotected
-from fednews.streams import Streams
 
 
 class FedAvg(ClientSampling):
@@ -46,15 +46,12 @@ class FedAvg(ClientSampling):
         self.loss = loss
         self.clients_at_once = clients_at_once
 
-    def client_updates(
-        self, model: NewsModel, cohort: Cohort, streams: Streams, round_: int
-    ) -> Iterator[ClientUpdates]:
+    def client_updates(self, model: NewsModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
         if self.local_steps > 1:
             yield from local_training(model, cohort, self.loss, self.local_steps, self.local_lr, self.clients_at_once)
             return
-        part = fused_gradient(model, cohort, self.loss)
-        scaled = {name: self.local_lr * update for name, update in part.updates.items()}
-        yield replace(part, updates=scaled)
+        for part in gradients(model, cohort, self.loss, self.clients_at_once, work.separate):
+            yield replace(part, updates={name: self.local_lr * update for name, update in part.updates.items()})
 
     def release(self, coordinates: int) -> LedgerEntry:
         sees = ("every client's update by itself, with the client's identity", "sample counts |B_u| in the clear")

@@ -6,11 +6,11 @@ from dataclasses import replace
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort
 from fednews.federated.algorithms.base import ClientSampling
-from fednews.federated.clients import Reduction, client_gradients, fused_gradient
+from fednews.federated.clients import Reduction, client_gradients, gradients
+from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.mechanisms import ClippedLaplace
-from fednews.streams import Streams
 
 
 class FedNewsRec(ClientSampling):
@@ -45,16 +45,14 @@ class FedNewsRec(ClientSampling):
         self.loss = loss
         self.clients_at_once = clients_at_once
 
-    def client_updates(
-        self, model: NewsModel, cohort: Cohort, streams: Streams, round_: int
-    ) -> Iterator[ClientUpdates]:
+    def client_updates(self, model: NewsModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
         if self.mechanism.clip is None and self.mechanism.scale == 0:
-            yield fused_gradient(model, cohort, self.loss)
+            yield from gradients(model, cohort, self.loss, self.clients_at_once, work.separate)
             return
         for part in client_gradients(model, cohort, self.loss, self.clients_at_once):
             # A client's noise comes from its own stream, so that it does not depend on who is computed together.
             clients = cohort.clients[part.clients].tolist()
-            noise = [streams.torch("upload_noise", round_, client, device=cohort.clients.device) for client in clients]
+            noise = [work.streams.torch("upload_noise", work.number, c, device=cohort.clients.device) for c in clients]
             yield replace(part, updates=self.mechanism(part.updates, noise))
 
     def release(self, coordinates: int) -> LedgerEntry:

@@ -1,0 +1,24 @@
+"""What a method is told of the round that it computes."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fednews.aggregation.updates import Aggregate, ClientUpdates
+from fednews.streams import Streams
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of training.
+
+    Attributes:
+        number: the round's number, from 0.
+        streams: the experiment's random streams.
+        separate: the aggregation needs each client's own update, so that nothing may be summed before it.
+        sum: sums client updates through the aggregation and over all processes.
+    """
+
+    number: int
+    streams: Streams
+    separate: bool
+    sum: Callable[[Iterable[ClientUpdates]], Aggregate]
