@@ -236,4 +236,4 @@ def _subclasses(base: type) -> Iterator[type]:
 
 
 def _settings(cls: type) -> list[str]:
-    return [name for name in cls.__init__.__code__.co_varnames[: cls.__init__.__code__.co_argcount] if name != "self"]
+    return list(inspect.signature(cls).parameters)
