@@ -59,8 +59,9 @@ class FederatedLoop(Recommender):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            if self.trainer.world_size > 1 and self.aggregation.separate:
-                raise UsageError("an encrypted or masked aggregation has one server: use trainer.devices 1")
+            if self.trainer.world_size > 1 and (self.aggregation.separate or self.algorithm.one_process):
+                part = self.aggregation if self.aggregation.separate else self.algorithm
+                raise UsageError(f"{type(part).__name__} runs in one process: set trainer.devices to 1")
             self.prepare(self.trainer.datamodule)
 
     def prepare(self, data: NewsDataModule) -> None:
@@ -106,7 +107,8 @@ class FederatedLoop(Recommender):
         return Round(number, self.streams, self.aggregation.separate, self._sum)
 
     def _sum(self, parts: Iterable[ClientUpdates]) -> Aggregate:
-        aggregate = self.aggregation.sum(parts, trainable(self.model), self.streams, self.round)
+        like = self.algorithm.communicated(self.model)
+        aggregate = self.aggregation.sum(parts, like, self.streams, self.round)
         if self.trainer.world_size > 1:
             tensors = aggregate.tensors()
             summed = self.sum_over_processes(torch.cat([t.double().flatten() for t in tensors]))
@@ -121,14 +123,16 @@ class FederatedLoop(Recommender):
         return loss
 
     def _record(self, selection: Selection) -> None:
-        coordinates = sum(parameter.numel() for parameter in trainable(self.model).values())
+        coordinates = sum(part.numel() for part in self.algorithm.communicated(self.model).values())
         entry = self.aggregation.covers(self.algorithm.release(coordinates))
         self.ledger.record(entry, selection.participants, self.round)
+        for entry, clients in self.algorithm.further_releases(self.source, self.round):
+            self.ledger.record(entry, clients, self.round)
 
     def _traffic(self, selection: Selection) -> dict[str, int]:
         if not self.algorithm.federated:
             return {"bytes_down": 0, "bytes_up": 0}
-        model_bytes = sum(parameter.nbytes for parameter in trainable(self.model).values())
+        model_bytes = sum(part.nbytes for part in self.algorithm.communicated(self.model).values())
         return {
             "bytes_down": selection.invited * model_bytes,
             "bytes_up": len(selection.participants) * (model_bytes + _COUNT_BYTES),
@@ -144,7 +148,8 @@ class FederatedLoop(Recommender):
     def backward(self, loss: Tensor, *args, **kwargs) -> None:
         """Write the aggregated update where the optimiser looks; without an update the optimiser skips the round."""
         for name, parameter in trainable(self.model).items():
-            parameter.grad = None if self._update is None else self._update[name].to(parameter.dtype)
+            update = None if self._update is None else self._update.get(name)
+            parameter.grad = None if update is None else update.to(parameter.dtype)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Optimizer, optimizer_closure: Callable) -> None:
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.data.cohort import Cohort, CohortSource, Draw
 from fednews.errors import UsageError
 from fednews.evaluation.scorers import Catalogue, Scorer, SharedModel
+from fednews.federated.clients import trainable
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
@@ -35,6 +37,8 @@ class Algorithm(ABC):
     """A federated method. Its whole state is in ``state_dict``."""
 
     federated = True
+    one_process = False
+    """Whether the method keeps state of single clients, which processes of a distributed run do not share."""
 
     def check(self, clients: int) -> None:
         """Raise UsageError where the settings do not suit a population of ``clients``."""
@@ -70,9 +74,20 @@ class Algorithm(ABC):
     def finish_round(self, model: NewsModel, optimizer: Optimizer, work: Round) -> None:
         """What the server does after its optimiser has stepped the global model."""
 
+    def communicated(self, model: NewsModel) -> dict[str, Tensor]:
+        """What clients receive and send updates of, by name: the trained parameters, less personal ones, plus others.
+
+        Updates of names that are not the model's parameters are summed too; the server optimiser does not see them.
+        """
+        return trainable(model)
+
     @abstractmethod
     def release(self, coordinates: int) -> LedgerEntry:
         """What one client gives away by one upload of ``coordinates`` numbers."""
+
+    def further_releases(self, source: CohortSource, round_: int) -> Iterator[tuple[LedgerEntry, np.ndarray]]:
+        """What is released in the round beside the participants' uploads, and by which clients."""
+        return iter(())
 
     def metrics(self) -> dict[str, float]:
         """Further metrics of the round just done."""
