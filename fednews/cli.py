@@ -122,6 +122,14 @@ def _run_verbs(verbs) -> None:
     again.add_argument("run_id", help="a run's id, or its unique beginning")
     again.add_argument("--check", action="store_true", help="fail unless metrics and weights agree")
 
+    fill = _verb(verbs, "reproduce", _reproduce, help="train what a table still lacks")
+    fill.add_argument("table", help="YAML file of the table, see experiments/tables")
+    fill.add_argument("--only", nargs="+", metavar="METHOD", help="only these rows")
+
+    report = _verb(verbs, "report", _report, help="print a table from tracked runs beside the published one")
+    report.add_argument("table", help="YAML file of the table, see experiments/tables")
+    report.add_argument("--format", choices=("markdown", "latex"), default="markdown")
+
     ui = _verb(verbs, "ui", _ui, help="open MLflow's UI on the tracking store")
     ui.add_argument("--host", default="127.0.0.1")
     ui.add_argument("--port", type=int, default=5000)
@@ -224,6 +232,18 @@ def _rerun(options: argparse.Namespace) -> None:
     from fednews.tracking.rerun import rerun
 
     print(format_result(rerun(options.run_id, options.check)))
+
+
+def _reproduce(options: argparse.Namespace) -> None:
+    from fednews.report.reproduce import reproduce
+
+    reproduce(options.table, options.only)
+
+
+def _report(options: argparse.Namespace) -> None:
+    from fednews.report.reproduce import report
+
+    print(report(options.table, options.format))
 
 
 def _ui(options: argparse.Namespace) -> None:

@@ -9,9 +9,10 @@ name others that it builds on::
 """
 
 import difflib
+import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import yaml
@@ -106,6 +107,19 @@ def parse_text(text: str) -> Namespace:
     return _resolve(["--config", text])
 
 
+def parse_layers(layers: Iterable[dict], folder: Path) -> Namespace:
+    """Resolve configurations given as mappings, later ones winning; what they name under ``base`` is in ``folder``."""
+    texts = (text for layer in layers for text in _layers_of(dict(layer), folder, ()))
+    return _resolve([argument for text in texts for argument in ("--config", text)])
+
+
+def digest(config: Namespace) -> str:
+    """Short hash of everything that decides a run's result: all of the configuration but its ``name``."""
+    rest = config.clone()
+    rest.pop("name")
+    return hashlib.sha256(dump(rest).encode()).hexdigest()[:16]
+
+
 def _resolve(arguments: list[str]) -> Namespace:
     parser = make_parser()
     try:
@@ -169,9 +183,13 @@ def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[str]:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path} must hold keys and values")
+    yield from _layers_of(content, path.parent, (*inside, path.resolve()))
+
+
+def _layers_of(content: dict, folder: Path, inside: tuple[Path, ...]) -> Iterator[str]:
     base = content.pop("base", [])
     for name in [base] if isinstance(base, str) else base:
-        yield from _layers(path.parent / name, (*inside, path.resolve()))
+        yield from _layers(folder / name, inside)
     yield yaml.safe_dump(content)
 
 

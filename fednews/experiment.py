@@ -15,7 +15,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from fednews.config import dump, instantiate, parse, parse_text
+from fednews.config import digest, dump, instantiate, parse, parse_text
 from fednews.data.features import take_news
 from fednews.data.module import NewsDataModule
 from fednews.data.store import Store
@@ -26,6 +26,7 @@ from fednews.progress import RoundProgress
 from fednews.streams import Streams
 from fednews.tracking.lookup import download_artifact, read_artifact, resolve_run
 from fednews.tracking.model import log_model
+from fednews.tracking.provenance import code_digest
 from fednews.tracking.reaper import close_dead_runs
 from fednews.tracking.run import TrackedRun
 from fednews.tracking.store import connect
@@ -227,7 +228,12 @@ def _tracked(config: Namespace, data: NewsDataModule, resume: str | None, rerun_
     client = connect()
     if resume:
         return TrackedRun.resume(client, resume)
-    tags = {"fednews.data": data.source.name, "fednews.store": str(data.source.path)}
+    tags = {
+        "fednews.data": data.source.name,
+        "fednews.store": str(data.source.path),
+        "fednews.config": digest(config),
+        "fednews.code": code_digest(),
+    }
     return TrackedRun.start(
         client,
         config.name,

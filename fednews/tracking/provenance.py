@@ -53,6 +53,15 @@ class Provenance:
         return {**values, "untracked": list(self.untracked), "dirty": self.dirty, "diff_sha256": digest}
 
 
+def code_digest() -> str:
+    """Short hash of this package's source files, whether committed or not."""
+    package = Path(fednews.__file__).parent
+    content = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return content.hexdigest()[:16]
+
+
 def collect() -> Provenance:
     """Collect the provenance of this process; outside a git checkout the commit is ``unknown``."""
     import torch

@@ -1,0 +1,1 @@
+"""Tables beside published numbers, and figures."""

@@ -1,0 +1,135 @@
+"""A published table as a matrix of experiments: methods x data x seeds, and the tracked runs that fill it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from jsonargparse import Namespace
+
+from fednews.config import digest, parse_layers
+from fednews.data.store import Store
+from fednews.errors import UsageError
+from fednews.tracking.lookup import number, search
+from fednews.tracking.provenance import code_digest
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_PER_CONFIG = 100
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment of a table: a method on a data set with a seed."""
+
+    method: str
+    data: str
+    seed: int
+    config: Namespace
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as its YAML file says it.
+
+    Attributes:
+        title: of the table.
+        seeds: every cell is run with each.
+        metrics: names of the metrics shown, in order.
+        data: columns: name -> configuration.
+        methods: rows: name -> ``config`` for all columns, and ``on``: column -> what differs there.
+        compare: the method that the others are tested against, if any.
+        published: data set of the paper -> method -> the published values of ``metrics``.
+        source: where the published values stand.
+        folder: what configurations name under ``base`` is relative to it.
+    """
+
+    title: str
+    seeds: list[int]
+    metrics: list[str]
+    data: dict[str, dict]
+    methods: dict[str, dict]
+    compare: str | None = None
+    published: dict[str, dict[str, list]] = field(default_factory=dict)
+    source: str = ""
+    folder: Path = Path()
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Table":
+        """Read and check a table.
+
+        Raises:
+            UsageError: not such a file, or a key that tables do not have.
+        """
+        path = Path(path)
+        try:
+            content = yaml.safe_load(path.read_text())
+        except OSError as error:
+            raise UsageError(f"cannot read the table {path}: {error.strerror}") from None
+        except yaml.YAMLError as error:
+            raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        known = [name for name in cls.__dataclass_fields__ if name != "folder"]
+        required = ("title", "seeds", "metrics", "data", "methods")
+        if not isinstance(content, dict) or (wrong := [key for key in content if key not in known]):
+            raise UsageError(
+                f"{path}: a table has the keys {', '.join(known)}" + (f", not {wrong[0]}" if content else "")
+            )
+        if missing := [key for key in required if not content.get(key)]:
+            raise UsageError(f"{path}: the table lacks '{missing[0]}'")
+        if content.get("compare") not in (None, *content["methods"]):
+            raise UsageError(f"{path}: compare names '{content['compare']}', which is none of the methods")
+        return cls(**content, folder=path.parent)
+
+    def cells(self) -> Iterator[Cell]:
+        """Every experiment of the table with its resolved configuration, row by row."""
+        for method in self.methods:
+            for column in self.data:
+                if (layers := self._layers(method, column)) is None:
+                    continue
+                for seed in self.seeds:
+                    config = parse_layers([*layers, {"seed": seed, "name": self.title}], self.folder)
+                    yield Cell(method, column, seed, config)
+
+    def _layers(self, method: str, column: str) -> list[dict] | None:
+        row = self.methods[method] or {}
+        if unknown := [key for key in row if key not in ("config", "on")]:
+            raise UsageError(f"method '{method}' of '{self.title}': {unknown[0]} is neither 'config' nor 'on'")
+        own = (row.get("on") or {}).get(column, {})
+        return None if own is None else [self.data[column], row.get("config") or {}, own]
+
+
+def finished_runs(client: "MlflowClient", cell: Cell, any_code: bool = True) -> list[Any]:
+    """Finished runs of the cell's configuration on the data as it is now, newest first.
+
+    Args:
+        client: of the tracking store.
+        cell: the experiment.
+        any_code: count runs that another version of this package made too.
+    """
+    fingerprint = Store.open(cell.config.data.store).fingerprint
+    condition = (
+        f"attributes.status = 'FINISHED' and tags.`fednews.config` = '{digest(cell.config)}' "
+        f"and tags.`fednews.fingerprint` = '{fingerprint}'"
+    )
+    if not any_code:
+        condition += f" and tags.`fednews.code` = '{code_digest()}'"
+    return search(client, condition, _PER_CONFIG)
+
+
+def values(client: "MlflowClient", table: Table) -> tuple[dict[tuple[str, str], list[list[float]]], set[str]]:
+    """What tracked runs say of a table.
+
+    Returns:
+        ``(method, data)`` -> one list of metrics per seed that has been run; and the commits of the runs used.
+    """
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    commits = set()
+    for cell in table.cells():
+        rows = found.setdefault((cell.method, cell.data), [])
+        if runs := finished_runs(client, cell):
+            data = runs[0].data
+            rows.append([number(data.metrics.get(name, float("nan"))) for name in table.metrics])
+            commits.add(data.tags.get("mlflow.source.git.commit", "unknown")[:10])
+    return found, commits
