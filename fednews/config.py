@@ -114,10 +114,14 @@ def parse_layers(layers: Iterable[dict], folder: Path) -> Namespace:
 
 
 def digest(config: Namespace) -> str:
-    """Short hash of everything that decides a run's result: all of the configuration but its ``name``."""
-    rest = config.clone()
+    """Short hash of everything that decides a run's result: all of the configuration but its ``name``.
+
+    What has its default value is left out, so that a setting added later does not make old runs look different.
+    """
+    rest = config.clone(with_meta=False)
     rest.pop("name")
-    return hashlib.sha256(dump(rest).encode()).hexdigest()[:16]
+    text = make_parser().dump(rest, skip_validation=True, skip_default=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _resolve(arguments: list[str]) -> Namespace:
