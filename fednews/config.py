@@ -23,6 +23,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 # Imported for their short names in ``class_path``.
+import fednews.aggregation.ckks
+import fednews.aggregation.paillier
 import fednews.aggregation.plain
 import fednews.federated.algorithms.centralized
 import fednews.federated.algorithms.fedavg
