@@ -257,7 +257,7 @@ def _local_checkpoint(run_id: str, name: str = "last") -> Path:
 
 def _quiet() -> None:
     """Lightning's hints and deprecation notes about itself say nothing about an experiment."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
+    for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module=r"lightning\.(pytorch|fabric)\.")
     warnings.filterwarnings("ignore", message=r".*does not have many workers.*")

@@ -122,6 +122,22 @@ def test_every_model_overfits_a_few_samples(make_model, cohort):
     assert auc > 0.95
 
 
+def test_a_model_can_be_compiled(make_model, cohort):
+    """Traced and differentiated, but run by eager kernels: the C++ compiler takes a minute and adds nothing here."""
+    model = make_model().eval()
+    compiled = torch.compile(model, backend="aot_eager")
+    torch.testing.assert_close(scores(compiled, cohort), scores(model, cohort), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_runs_in_half_precision(make_model, cohort):
+    model = make_model(dropout=0.0).to(torch.bfloat16)
+    losses = click_losses(scores(model, cohort))
+    losses.sum().backward()
+    assert losses.dtype == torch.bfloat16
+    assert losses.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
 def test_saved_weights_give_the_same_scores(make_model, cohort, tmp_path):
     model = make_model().eval()
     torch.save(model.state_dict(), tmp_path / "model.pt")
