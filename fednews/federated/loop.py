@@ -89,7 +89,6 @@ class FederatedLoop(Recommender):
             "clients": len(selection.participants),
             "samples": int(aggregate.samples),
             **self._traffic(selection),
-            **self._privacy(),
             "client_seconds": worked - drawn,
         }
         self._work_seconds = worked - self._started
@@ -126,8 +125,11 @@ class FederatedLoop(Recommender):
         coordinates = sum(part.numel() for part in self.algorithm.communicated(self.model).values())
         entry = self.aggregation.covers(self.algorithm.release(coordinates))
         self.ledger.record(entry, selection.participants, self.round)
-        for entry, clients in self.algorithm.further_releases(self.source, self.round):
-            self.ledger.record(entry, clients, self.round)
+        self._record_others(self.round)
+
+    def _record_others(self, number: int) -> None:
+        for entry, clients in self.algorithm.releases():
+            self.ledger.record(entry, clients, number)
 
     def _traffic(self, selection: Selection) -> dict[str, int]:
         if not self.algorithm.federated:
@@ -154,11 +156,13 @@ class FederatedLoop(Recommender):
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Optimizer, optimizer_closure: Callable) -> None:
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         # Not in on_train_batch_end: callbacks write their checkpoints before that.
-        self.algorithm.finish_round(self.model, optimizer, self._work(self.round - 1))
+        done = self.round - 1
+        self.algorithm.finish_round(self.model, optimizer, self._work(done))
+        self._record_others(done)
 
     def on_train_batch_end(self, outputs: object, batch: int, batch_idx: int) -> None:
         seconds = time.perf_counter() - self._started
-        self._metrics |= self.algorithm.metrics() | self.aggregation.metrics()
+        self._metrics |= self._privacy() | self.algorithm.metrics() | self.aggregation.metrics()
         self._metrics |= {"round_seconds": seconds, "server_seconds": seconds - self._work_seconds}
         self.publish(self._metrics, self.round)
 

@@ -1,7 +1,7 @@
 """The seam of methods: who works in a round, what they compute, and what they promise."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,9 +85,9 @@ class Algorithm(ABC):
     def release(self, coordinates: int) -> LedgerEntry:
         """What one client gives away by one upload of ``coordinates`` numbers."""
 
-    def further_releases(self, source: CohortSource, round_: int) -> Iterator[tuple[LedgerEntry, np.ndarray]]:
-        """What is released in the round beside the participants' uploads, and by which clients."""
-        return iter(())
+    def releases(self) -> Iterable[tuple[LedgerEntry, np.ndarray]]:
+        """What was released since the last call beside the participants' uploads, and by which clients."""
+        return ()
 
     def metrics(self) -> dict[str, float]:
         """Further metrics of the round just done."""
