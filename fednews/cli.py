@@ -57,6 +57,22 @@ def _stopped(stop: BaseException) -> int:
     return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
+_GENERATOR = (  # of ``synthetic_model.Settings``, which has the defaults
+    ("impressions_per_user", float, "mean of both splits (default 3)"),
+    ("interest", float, "weight of interests in clicks (default 2.3)"),
+    ("popularity", float, "weight of an article's appeal, which its text does not tell (default 0.25)"),
+    ("recency", float, "weight of an article's age (default 0.3)"),
+    ("drift", float, "how far interests walk in a week, 0 to 1 (default 0.2)"),
+    ("cold_users", float, "share of users in dev only (default 0.1)"),
+    ("empty_history", float, "share of users without history (default 0.03)"),
+    ("history", float, "median length of histories (default 20)"),
+    ("kinship", float, "share of interests that topics of a category have in common, 0 to 1 (default 0.5)"),
+    ("groups", int, "hidden groups of users, each with a click model of its own (default 1)"),
+    ("group_strength", float, "how far the click models differ, 0 to 1 (default 1)"),
+    ("group_visibility", float, "share of histories that tells the group, below 1 (default 0.4)"),
+)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fednews", description="Privacy-preserving federated news recommendation.")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -89,6 +105,8 @@ def _data_verbs(verbs) -> None:
     make.add_argument("--news", type=int, required=True)
     make.add_argument("--seed", type=int, default=0)
     make.add_argument("--overwrite", action="store_true", help="replace a data set that is there")
+    for name, kind, text in _GENERATOR:
+        make.add_argument(f"--{name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, help=text)
 
     describe = _verb(verbs, "describe", _describe, help="the counts of a paper's data table")
     describe.add_argument("store", help="folder of a store")
@@ -180,7 +198,8 @@ def _prepare(options: argparse.Namespace) -> None:
 def _synthesize(options: argparse.Namespace) -> None:
     from fednews.data.synthetic import synthesize
 
-    truth = synthesize(options.out, options.users, options.news, options.seed, overwrite=options.overwrite)
+    given = {name: getattr(options, name) for name, *_ in _GENERATOR if hasattr(options, name)}
+    truth = synthesize(options.out, options.users, options.news, options.seed, options.overwrite, **given)
     print(truth.summary())
 
 

@@ -26,12 +26,31 @@ from torch.optim.lr_scheduler import LRScheduler
 import fednews.aggregation.ckks
 import fednews.aggregation.paillier
 import fednews.aggregation.plain
+import fednews.aggregation.secagg.aggregation
+import fednews.federated.algorithms.apfl
 import fednews.federated.algorithms.centralized
+import fednews.federated.algorithms.cfl
+import fednews.federated.algorithms.ditto
+import fednews.federated.algorithms.fcf
 import fednews.federated.algorithms.fedavg
 import fednews.federated.algorithms.fednewsrec
+import fednews.federated.algorithms.fedper
+import fednews.federated.algorithms.fedprox
+import fednews.federated.algorithms.finding
+import fednews.federated.algorithms.pfedme
+import fednews.federated.algorithms.scaffold
+import fednews.models.dan
+import fednews.models.dfm
+import fednews.models.dkn
+import fednews.models.ebnr
+import fednews.models.fcf
 import fednews.models.fednewsrec
+import fednews.models.fm
+import fednews.models.lstur
 import fednews.models.naml
-import fednews.models.nrms  # noqa: F401
+import fednews.models.npa
+import fednews.models.nrms
+import fednews.models.plm_nr  # noqa: F401
 from fednews.aggregation.base import Aggregation
 from fednews.data.features import NewsInfo
 from fednews.data.module import NewsDataModule

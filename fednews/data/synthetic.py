@@ -6,6 +6,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -20,6 +21,8 @@ from fednews.evaluation.metrics import METRICS, RankingSums
 
 _DATES = [f"01/{day:02}/2001" for day in range(1, DAYS + 1)]  # a Monday to a Sunday long before the project
 _TRUTH = "truth.json"
+_GROUPS = "groups.tsv"
+_ADDED = ("history", "kinship", "groups", "group_strength", "group_visibility")  # not in the first version's truth.json
 _README = """SYNTHETIC DATA, made by 'fednews data synthesize'. No person and no article in it is real.
 The files have the format of the MIND data set; truth.json holds the settings that generated them and
 the best metrics that any model can reach on the dev split. Never present results on it as results on real clicks.
@@ -43,8 +46,12 @@ class Truth:
     without_interest: dict[str, float]
 
     def to_json(self) -> str:
-        """Return the text of ``truth.json``, the same for the same settings."""
-        return json.dumps({"synthetic": True, **dataclasses.asdict(self)}, indent=1) + "\n"
+        """Return the text of ``truth.json``, the same for the same settings in every version."""
+        written = {"synthetic": True, **dataclasses.asdict(self)}
+        for field in dataclasses.fields(Settings):
+            if field.name in _ADDED and getattr(self.settings, field.name) == field.default:
+                del written["settings"][field.name]
+        return json.dumps(written, indent=1) + "\n"
 
     def summary(self) -> str:
         """Say in a few lines what was made and what can be reached on it."""
@@ -53,10 +60,14 @@ class Truth:
         return (
             f"synthetic data, seed {self.settings.seed}: {counts['users']:,} users, "
             f"{counts['cold_users']:,} of them in dev only, {counts['news']:,} news, "
-            f"{counts['train']:,} train and {counts['dev']:,} dev impressions\n"
+            f"{counts['train']:,} train and {counts['dev']:,} dev impressions\n{self._groups()}"
             f"best possible on dev: {metrics}\n"
             f"without knowing any user: auc {self.without_interest['auc']:.4f}; a random ranking: auc 0.5000"
         )
+
+    def _groups(self) -> str:
+        groups = self.settings.groups
+        return f"{groups} hidden groups of users; {_GROUPS} says who is of which\n" if groups > 1 else ""
 
     @classmethod
     def read(cls, folder: str | Path) -> "Truth":
@@ -100,10 +111,28 @@ def best_possible(root: str | Path) -> dict[str, float] | None:
     return Truth.read(truth.parent).best_possible if truth else None
 
 
+def user_groups(root: str | Path) -> dict[str, int] | None:
+    """Give the hidden group of every user by its id, ``None`` where the data below ``root`` have no groups.
+
+    Raises:
+        UsageError: its ``groups.tsv`` is damaged.
+    """
+    path = next(Path(root).rglob(_GROUPS), None)
+    if path is None:
+        return None
+    try:
+        lines = (line.split("\t") for line in path.read_text().splitlines())
+        return {user: int(group) for user, group in lines}
+    except ValueError:
+        raise UsageError(f"{path} is damaged: make the data again") from None
+
+
 def synthesize(
     out: str | Path, users: int, news: int, seed: int = 0, overwrite: bool = False, **settings: float
 ) -> Truth:
     """Write ``train/`` and ``dev/`` with MIND's ``news.tsv`` and ``behaviors.tsv``, and ``truth.json``.
+
+    With several hidden groups, ``groups.tsv`` says which user is of which.
 
     Memory does not grow with the number of users. Written aside and renamed, so ``out`` is never half there.
 
@@ -136,9 +165,12 @@ def _write(settings: Settings, folder: Path) -> Truth:
     best, impersonal = RankingSums(), RankingSums()
     counts = {"users": settings.users, "cold_users": 0, "news": len(catalogue), "train": 0, "dev": 0}
     seen_in_dev = np.zeros(len(catalogue), bool)
-    files = {split: _open(folder / split / "behaviors.tsv") for split in ("train", "dev")}
-    try:
+    with ExitStack() as stack:
+        files = {split: stack.enter_context(_open(folder / split / "behaviors.tsv")) for split in ("train", "dev")}
+        groups = stack.enter_context(_open(folder / _GROUPS)) if settings.groups > 1 else None
         for block in simulate(settings, catalogue):
+            if groups:
+                groups.writelines(f"U{user}\t{group}\n" for user, group in enumerate(block.group, block.first_user + 1))
             for split, file in files.items():
                 file.writelines(_lines(block, split, counts[split] + 1, ids, labelled))
                 counts[split] += len(block.impressions[split])
@@ -148,9 +180,6 @@ def _write(settings: Settings, folder: Path) -> Truth:
             seen_in_dev[block.history["dev"].take(dev.user).values] = True
             best += RankingSums.of(dev.logits, dev.labels, dev.candidates.offsets)
             impersonal += RankingSums.of(dev.impersonal, dev.labels, dev.candidates.offsets)
-    finally:
-        for file in files.values():
-            file.close()
     for split in ("train", "dev"):
         if not counts[split]:
             raise UsageError(f"no {split} impression was drawn: take more users or impressions_per_user")
@@ -167,7 +196,7 @@ def _means(sums: RankingSums) -> dict[str, float]:
 
 
 def _open(path: Path) -> TextIO:
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("w", encoding="utf-8", newline="\n")
 
 

@@ -7,6 +7,12 @@ its clicks are drawn without replacement from the softmax of
 
     logit = interest * match(user, day, topic) + popularity * appeal(article) + recency * exp(-age in days).
 
+With several hidden groups of users (``synthetic_groups.py``), a share ``group_visibility`` of what a member of group g
+reads before day 0 is what g's typical reader reads. The rest follows match(user, week, topic) as without groups,
+but match in the logit is
+
+    (1 - group_strength) * match(user, day, topic) + group_strength * match(user, day, source_g(topic)).
+
 Ranking by these logits is the best that any model can do, so its metrics bound every model's.
 """
 
@@ -18,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fednews.data.ragged import Ragged, offsets_of
+from fednews.data.synthetic_groups import LEVELS, Groups, topic_interests
 from fednews.data.words import COMMON, TOPICS, Topic
 from fednews.errors import UsageError
 from fednews.streams import Streams
@@ -28,9 +35,23 @@ MOST = 10_000_000
 _WEEKS, DAYS, DEV_DAY, _QUARTERS = 4, 7, 6, 4
 _QUARTER_SECONDS = 86_400 // _QUARTERS
 _CANDIDATES_MEDIAN, _CANDIDATES_SIGMA, _CANDIDATES_MOST = 24.2, 0.94, 299  # MIND-small: median 24, mean 37, most 299
-_HISTORY_MEDIAN, _HISTORY_SIGMA, _HISTORY_MOST = 20.0, 1.05, 400  # MIND-small: median 19, mean 32
+_HISTORY_SIGMA, _HISTORY_MOST = 1.05, 400  # with Settings.history: MIND-small has median 19, mean 32
 _EXTRA_CLICKS = 0.53
 _DEV_SHARE = 0.25  # of a known user's impressions after the first
+_RANGES = (
+    ("impressions_per_user", 1, 1000),
+    ("interest", 0, 10),
+    ("popularity", 0, 10),
+    ("recency", 0, 10),
+    ("drift", 0, 1),
+    ("cold_users", 0, 1),
+    ("empty_history", 0, 1),
+    ("history", 1, _HISTORY_MOST),
+    ("kinship", 0, 1),
+    ("groups", 1, len(TOPICS)),
+    ("group_strength", 0, 1),
+    ("group_visibility", 0, 1),
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +67,12 @@ class Settings:
         drift: how far interests walk in a week, from 0 (never) to 1 (unrelated to the week before).
         cold_users: share of users who appear in the dev split only.
         empty_history: share of users without any click before day 0.
+        history: median number of clicks before day 0, of users that have any; an article counts once.
+        kinship: share of the variance of interests that the topics of a category have in common.
+        groups: hidden groups of users; the other two mean nothing where there is one.
+        group_strength: how far clicks follow the group's own map of interests, from 0 (all groups click on what
+            they read) to 1 (the map alone).
+        group_visibility: share of the clicks before day 0 that are those of the group's typical reader, below 1.
     """
 
     users: int
@@ -58,6 +85,11 @@ class Settings:
     drift: float = 0.2
     cold_users: float = 0.1
     empty_history: float = 0.03
+    history: float = 20.0
+    kinship: float = 0.5
+    groups: int = 1
+    group_strength: float = 1.0
+    group_visibility: float = 0.4
 
     def __post_init__(self) -> None:
         if self.users < 1:
@@ -68,13 +100,13 @@ class Settings:
             raise UsageError(f"{self.news} news: impressions need at least {FEWEST_NEWS} to choose from")
         if self.seed < 0:
             raise UsageError(f"seed {self.seed}: it must not be negative")
-        if not 1 <= self.impressions_per_user <= 1000:
-            raise UsageError(f"{self.impressions_per_user} impressions per user: it must lie between 1 and 1000")
-        for name in ("drift", "cold_users", "empty_history"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name} {getattr(self, name)}: it must lie between 0 and 1")
+        for name, least, most in _RANGES:
+            if not least <= getattr(self, name) <= most:
+                raise UsageError(f"{name} {getattr(self, name)}: it must lie between {least} and {most}")
         if self.cold_users == 1:
             raise UsageError("cold_users 1: the train split would be empty")
+        if self.group_visibility == 1:
+            raise UsageError("group_visibility 1: histories would tell the group and nothing else of a user")
 
 
 @dataclass(frozen=True)
@@ -103,10 +135,14 @@ class Impressions:
 
 @dataclass(frozen=True)
 class Block:
-    """``BLOCK`` users' (or the last ones') impressions per split, each with the user's history at its start."""
+    """``BLOCK`` users' (or the last ones') impressions per split, each with the user's history at its start.
+
+    ``cold`` (bool) and ``group`` (int64) are per user.
+    """
 
     first_user: int
     cold: np.ndarray
+    group: np.ndarray
     impressions: dict[str, Impressions]
     history: dict[str, Ragged]
 
@@ -233,14 +269,20 @@ def _draw(flat_cdf: np.ndarray, width: int, row: np.ndarray, uniform: np.ndarray
 def simulate(settings: Settings, catalogue: Catalogue) -> Iterator[Block]:
     """Draw all users, block by block; a block depends on nothing but settings and its number."""
     streams = Streams(settings.seed)
+    groups = Groups.draw(settings.groups, settings.group_strength, settings.group_visibility, settings.kinship, streams)
     for number, first in enumerate(range(0, settings.users, BLOCK)):
         size = min(BLOCK, settings.users - first)
-        yield _block(settings, catalogue, first, size, streams.numpy("users", number))
+        group = groups.members(size, streams, number)  # of a stream of its own: groups change nobody's other draws
+        yield _block(settings, catalogue, groups, group, first, streams.numpy("users", number))
 
 
-def _block(settings: Settings, catalogue: Catalogue, first: int, size: int, rng: np.random.Generator) -> Block:
-    match = _matches(rng, size, settings.drift) * settings.interest
-    reader, read = _history(rng, catalogue, match[:, :_WEEKS], settings.empty_history)
+def _block(
+    settings: Settings, catalogue: Catalogue, groups: Groups, group: np.ndarray, first: int, rng: np.random.Generator
+) -> Block:
+    size = len(group)
+    match = _matches(rng, size, settings.drift, settings.kinship) * settings.interest
+    reads = groups.reads(np.exp(match[:, :_WEEKS]) * catalogue.supply, group, catalogue.supply, settings.interest)
+    reader, read = _history(rng, catalogue, reads, settings)
     cold = rng.random(size) < settings.cold_users
     user, day = _visits(rng, cold, settings.impressions_per_user)
     quarter = day * _QUARTERS + rng.integers(_QUARTERS, size=len(day))
@@ -252,7 +294,7 @@ def _block(settings: Settings, catalogue: Catalogue, first: int, size: int, rng:
     row, shown = np.repeat(np.arange(len(user)), candidates.lengths()), candidates.values
     age = seconds[row] / 86_400 - catalogue.published[shown]
     impersonal = settings.popularity * catalogue.appeal[shown] + settings.recency * np.exp(-age)
-    logits = impersonal + match[user[row], _WEEKS + day[row], catalogue.topic[shown]]
+    logits = impersonal + groups.pull(match[:, _WEEKS:], group, user[row], day[row], catalogue.topic[shown])
     labels = _clicks(rng, logits, candidates.offsets)
     everything = Impressions(user, seconds, candidates, labels, logits, impersonal)
 
@@ -261,6 +303,7 @@ def _block(settings: Settings, catalogue: Catalogue, first: int, size: int, rng:
     return Block(
         first,
         cold,
+        group,
         {"train": _select(everything, day < DEV_DAY), "dev": _select(everything, day == DEV_DAY)},
         {
             "train": _distinct(reader, read, size, len(catalogue)),
@@ -269,31 +312,28 @@ def _block(settings: Settings, catalogue: Catalogue, first: int, size: int, rng:
     )
 
 
-def _matches(rng: np.random.Generator, users: int, drift: float) -> np.ndarray:
+def _matches(rng: np.random.Generator, users: int, drift: float, kinship: float) -> np.ndarray:
     """Interests ``[users, weeks and days, topics]``, 0 for most topics: a stationary walk cut off below."""
-    names = list(dict.fromkeys(topic.category for topic in TOPICS))
-    parent = np.array([names.index(topic.category) for topic in TOPICS])
     week = math.sqrt(1 - drift**2)
     keep = [0.0] + [week] * _WEEKS + [week ** (1 / 7)] * (DAYS - 1)
-    noise = rng.standard_normal((len(keep), users, len(names) + len(TOPICS)), np.float32)
+    noise = rng.standard_normal((len(keep), users, LEVELS), np.float32)
     for step in range(1, len(keep)):
         noise[step] = keep[step] * noise[step - 1] + math.sqrt(1 - keep[step] ** 2) * noise[step]
-    level = (noise[:, :, parent] + noise[:, :, len(names) :]) / np.float32(math.sqrt(2))
-    return np.maximum(level - np.float32(0.5), 0).transpose(1, 0, 2)
+    return topic_interests(noise, kinship).transpose(1, 0, 2)
 
 
 def _history(
-    rng: np.random.Generator, catalogue: Catalogue, match: np.ndarray, empty: float
+    rng: np.random.Generator, catalogue: Catalogue, reads: np.ndarray, settings: Settings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """User and article of all clicks before day 0, in the order of weeks."""
-    users = len(match)
+    """User and article of all clicks before day 0, in the order of weeks; ``reads [users, weeks, topics]`` weighs."""
+    users = len(reads)
     most = min(_HISTORY_MOST, len(catalogue) // 8)
-    lengths = np.ceil(rng.lognormal(math.log(_HISTORY_MEDIAN), _HISTORY_SIGMA, users)).clip(1, most).astype(np.int64)
-    lengths[rng.random(users) < empty] = 0
+    lengths = np.ceil(rng.lognormal(math.log(settings.history), _HISTORY_SIGMA, users)).clip(1, most).astype(np.int64)
+    lengths[rng.random(users) < settings.empty_history] = 0
     reader = np.repeat(np.arange(users), lengths)
     week = rng.integers(_WEEKS, size=len(reader))
     week = week[np.argsort(reader * _WEEKS + week, kind="stable")]
-    cdf = _flat_cdf((np.exp(match) * catalogue.supply).reshape(users * _WEEKS, len(TOPICS)).astype(np.float64))
+    cdf = _flat_cdf(reads.reshape(users * _WEEKS, len(TOPICS)).astype(np.float64))
     topic = _draw(cdf, len(TOPICS), reader * _WEEKS + week, rng.random(len(reader)))
     return reader, catalogue.read(week, topic, rng)
 

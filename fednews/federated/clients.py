@@ -5,17 +5,16 @@ where each client's own is clipped or noised, and local training where clients t
 """
 
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import ClientBatch, Cohort, client_batches
+from fednews.federated.local import Direction, Reduction, batch_inputs, gradient_function, local_clients
 from fednews.models.base import NewsModel, click_losses, encode_by_length
 
-Reduction = Literal["sum", "mean"]
 _LENGTH_GROUPS = 4
 
 
@@ -31,81 +30,100 @@ def cohort_losses(model: NewsModel, cohort: Cohort) -> Tensor:
     return click_losses(model.score(users[cohort.sample_history], vectors[cohort.candidates]))
 
 
-def fused_gradient(model: NewsModel, cohort: Cohort, reduction: Reduction) -> ClientUpdates:
+def fused_gradient(
+    model: NewsModel, cohort: Cohort, reduction: Reduction, parameters: dict[str, Tensor] | None = None
+) -> ClientUpdates:
     r"""The cohort's weighted mean gradient by one backward pass, as if one client had sent it.
 
     With :math:`w_u = |B_u|` it is :math:`\sum_u w_u \nabla L_u / \sum_u w_u` (Qi et al. 2020, eq. 6), where
-    :math:`L_u` is the sum or the mean of the client's sample losses.
+    :math:`L_u` is the sum or the mean of the client's sample losses. It is taken at ``parameters``, all trained ones
+    by name, where given.
     """
-    losses = cohort_losses(model, cohort)
+    at = trainable(model)
+    if parameters is None:
+        losses = cohort_losses(model, cohort)
+    else:
+        at = {name: parameters[name].detach().requires_grad_() for name in at}
+        losses = functional_call(_CohortLosses(model), {f"model.{name}": value for name, value in at.items()}, cohort)
     weight = cohort.counts.sum().to(losses.dtype)
     per_sample = cohort.counts[cohort.client].to(losses.dtype) if reduction == "sum" else torch.ones_like(losses)
-    parameters = trainable(model)
-    gradients = torch.autograd.grad((losses * per_sample).sum() / weight, list(parameters.values()), allow_unused=True)
+    gradients = torch.autograd.grad((losses * per_sample).sum() / weight, list(at.values()), allow_unused=True)
     updates = {
         name: torch.zeros_like(parameter)[None] if gradient is None else gradient[None]
-        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True)
+        for (name, parameter), gradient in zip(at.items(), gradients, strict=True)
     }
     total = losses.detach().sum()[None]
     return ClientUpdates(cohort.clients[:0], updates, weight[None], total, cohort.counts.sum()[None])
 
 
+class _CohortLosses(torch.nn.Module):
+    """``functional_call`` calls ``forward``."""
+
+    def __init__(self, model: NewsModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, cohort: Cohort) -> Tensor:
+        return cohort_losses(self.model, cohort)
+
+
 def gradients(
-    model: NewsModel, cohort: Cohort, reduction: Reduction, clients_at_once: int, separate: bool
+    model: NewsModel,
+    cohort: Cohort,
+    reduction: Reduction,
+    clients_at_once: int,
+    separate: bool,
+    parameters: dict[str, Tensor] | None = None,
 ) -> Iterator[ClientUpdates]:
-    """The clients' gradients at the global parameters, fused into one unless they are wanted ``separate``."""
+    """The clients' gradients, fused into one unless they are wanted ``separate``; at ``parameters`` where given."""
     if separate:
-        yield from client_gradients(model, cohort, reduction, clients_at_once)
+        yield from client_gradients(model, cohort, reduction, clients_at_once, parameters)
     else:
-        yield fused_gradient(model, cohort, reduction)
+        yield fused_gradient(model, cohort, reduction, parameters)
 
 
 def client_gradients(
-    model: NewsModel, cohort: Cohort, reduction: Reduction, clients_at_once: int
+    model: NewsModel,
+    cohort: Cohort,
+    reduction: Reduction,
+    clients_at_once: int,
+    parameters: dict[str, Tensor] | None = None,
 ) -> Iterator[ClientUpdates]:
-    """Every client's own gradient at the global parameters, ``clients_at_once`` together."""
-    parameters = {name: parameter.detach() for name, parameter in trainable(model).items()}
-    gradient = vmap(_client_gradient(model, reduction), in_dims=(None, 0), randomness="different")
+    """Every client's own gradient, ``clients_at_once`` together.
+
+    Taken at ``parameters``, all trained ones by name, where given, else at the global ones.
+    """
+    parameters = _values(model, parameters)
+    gradient = vmap(gradient_function(model, reduction), in_dims=(None, 0), randomness="different")
     for batch in client_batches(cohort, clients_at_once):
-        gradients, losses = gradient(parameters, _tensors(batch))
+        gradients, losses = gradient(parameters, batch_inputs(batch, pieces=1))
         yield _stacked(cohort, batch, gradients, losses)
 
 
 def local_training(
-    model: NewsModel, cohort: Cohort, reduction: Reduction, steps: int, lr: float, clients_at_once: int
+    model: NewsModel,
+    cohort: Cohort,
+    reduction: Reduction,
+    steps: int,
+    lr: float,
+    clients_at_once: int,
+    parameters: dict[str, Tensor] | None = None,
+    direction: Direction | None = None,
 ) -> Iterator[ClientUpdates]:
-    """Each client's ``steps`` of gradient descent on all its samples; the update is start minus end."""
-    start = {name: parameter.detach() for name, parameter in trainable(model).items()}
-    gradient = vmap(_client_gradient(model, reduction), in_dims=(0, 0), randomness="different")
-    for batch in client_batches(cohort, clients_at_once):
-        local = {name: value.expand(len(batch.clients), *value.shape) for name, value in start.items()}
-        first_losses = None
-        for _ in range(steps):
-            gradients, losses = gradient(local, _tensors(batch))
-            first_losses = losses if first_losses is None else first_losses
-            local = {name: value - lr * gradients[name] for name, value in local.items()}
-        yield _stacked(cohort, batch, {name: start[name] - value for name, value in local.items()}, first_losses)
+    """Each client's ``steps`` of gradient descent on all its samples; the update is start minus end.
+
+    Clients start from ``parameters``, all trained ones by name, where given, else from the global ones. They descend
+    ``direction`` instead of the gradient where it is given.
+    """
+    start = _values(model, parameters)
+    for group in local_clients(model, cohort, reduction, clients_at_once):
+        end, losses = group.descend(group.stacked(start), steps, lr, direction)
+        yield group.updates({name: value - end[name] for name, value in start.items()}, losses)
 
 
-def _client_gradient(model: NewsModel, reduction: Reduction):
-    def loss(parameters: dict[str, Tensor], batch: tuple) -> tuple[Tensor, Tensor]:
-        *inputs, real = batch
-        total = (click_losses(functional_call(model, parameters, tuple(inputs))) * real).sum()
-        return (total / real.sum() if reduction == "mean" else total), total
-
-    return grad(loss, has_aux=True)
-
-
-def _tensors(batch: ClientBatch) -> tuple:
-    return (
-        batch.news,
-        batch.history,
-        batch.history_mask,
-        batch.user,
-        batch.sample_history,
-        batch.candidates,
-        batch.sample_mask,
-    )
+def _values(model: NewsModel, parameters: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    own = trainable(model)
+    return {name: (own if parameters is None else parameters)[name].detach() for name in own}
 
 
 def _stacked(cohort: Cohort, batch: ClientBatch, updates: dict[str, Tensor], losses: Tensor) -> ClientUpdates:

@@ -95,10 +95,14 @@ class GRU(nn.Module):
         self.gates = nn.Linear(hidden, 2 * hidden, bias=False)
         self.candidate = nn.Linear(hidden, hidden, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """``x [B, L, dim]``, ``mask [B, L]`` -> the last state ``[B, hidden]``, zero for an empty row."""
+    def forward(self, x: Tensor, mask: Tensor, state: Tensor | None = None) -> Tensor:
+        """``x [B, L, dim]``, ``mask [B, L]`` -> the last state ``[B, hidden]``; an empty row keeps the first one.
+
+        The first ``state [B, hidden]`` is zero where none is given.
+        """
         projected = self.input(x)
-        state = projected.new_zeros(len(x), self.candidate.out_features)
+        if state is None:
+            state = projected.new_zeros(len(x), self.candidate.out_features)
         for step in range(x.shape[1]):
             update, reset, new = projected[:, step].chunk(3, -1)
             recurrent_update, recurrent_reset = self.gates(state).chunk(2, -1)

@@ -4,11 +4,16 @@ A release with Laplace noise of scale b on each of n coordinates, each of which 
 sets, is n Laplace mechanisms of noise multiplier b / S; T rounds are n * T of them (composition is adaptive, so later
 rounds may depend on earlier ones). For FedNewsRec S = 2 * delta and b = lambda.
 
+A release with Gaussian noise of standard deviation s on every coordinate of a vector that can move by S in the
+Euclidean norm is one Gaussian mechanism of noise multiplier s / S, however many coordinates it has; several compose to
+exactly one of multiplier (sum of S^2 / s^2)^-1/2 (Dong et al. 2022, Corollary 3.3).
+
 Neighbouring relation: S is already the distance between a client's two data sets under the adjacency that the ledger
 entry names (replace-one), so the library is asked about one query whose answer moves by at most S. Its Laplace
 accounting is only offered under the names add-or-remove-one and replace-special, where the "record" contributes at most
-S; the pair of distributions, Lap(0, b) against Lap(S, b), is the same. Its own replace-one relation (which would have
-to double S once more, and whose handling is an open defect, google/differential-privacy issue 378) is not used.
+S; the pair of distributions, Lap(0, b) against Lap(S, b), is the same, and so is N(0, s^2) against N(S, s^2). Its own
+replace-one relation (which would have to double S once more, and whose handling is an open defect,
+google/differential-privacy issue 378) is not used.
 """
 
 import functools
@@ -39,8 +44,19 @@ _PLD_MIN_DELTA = 1e-11
 # From 1.0101 (the library converts no order below 1.01) to 10,001.
 _RDP_ORDERS = tuple(1.0001 + 10 ** (i / 50 - 2) for i in range(301))
 
-#: (epsilon of one release, number of releases) for each kind of release.
-Releases = tuple[tuple[float, int], ...]
+# A Gaussian privacy loss leaves this many standard deviations around its mean with probability below 1e-15.
+_GAUSSIAN_TAIL = 8.0
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """One release with Gaussian noise; ``multiplier`` is the noise's standard deviation over the L2 sensitivity."""
+
+    multiplier: float
+
+
+#: (one release, how many) for each kind of release; a Laplace release is given by its epsilon.
+Releases = tuple[tuple[float | Gaussian, int], ...]
 
 
 @dataclass(frozen=True)
@@ -50,8 +66,8 @@ class Accounted:
     Attributes:
         epsilon: ``inf`` where nothing holds.
         delta: the delta that it holds for.
-        method: the bound that gave it: ``"pld"``, ``"rdp"``, ``"zcdp"``, ``"pure"``, or ``"none"`` (nothing released,
-            or nothing holds).
+        method: the bound that gave it: ``"gaussian"``, ``"pld"``, ``"rdp"``, ``"zcdp"``, ``"pure"``, or ``"none"``
+            (nothing released, or nothing holds).
         reason: why epsilon is infinite, else None.
     """
 
@@ -66,9 +82,11 @@ def epsilon_of(releases: "tuple[tuple[LedgerEntry, int], ...]", delta: float = D
     """Epsilon of one client that made these releases: the smallest of all bounds that can be computed.
 
     Bounds (all proved; for k releases of eps0 each): numeric composition of privacy loss distributions (Koskela et al.
-    2020; pessimistic, in the library) where k is small enough; Renyi composition of the exact Laplace curve (Mironov
-    2017, Proposition 6, in the library); zCDP, rho = k * eps0^2 / 2 (Bun and Steinke 2016, Propositions 1.3 and 1.4),
-    smallest when k is huge and eps0 small; and k * eps0, the only one for ``delta = 0``.
+    2020; pessimistic, in the library) where k is small enough; Renyi composition of the exact curves (Mironov 2017,
+    Propositions 6 and 7, in the library); zCDP, rho = k * eps0^2 / 2 (Bun and Steinke 2016, Propositions 1.3 and 1.4),
+    smallest when k is huge and eps0 small; and k * eps0, the only one for ``delta = 0``. For Gaussian noise alone the
+    exact curve (Balle and Wang 2018, Theorem 8, in the library); k Gaussian releases of multiplier m have
+    rho = k / (2 * m^2) and no pure bound.
 
     Args:
         releases: ledger entries and how often the client released each.
@@ -86,33 +104,57 @@ def epsilon_of(releases: "tuple[tuple[LedgerEntry, int], ...]", delta: float = D
             return Accounted(math.inf, delta, "none", entry.no_guarantee_reason)
     if not made:
         return Accounted(0.0, delta, "none")
-    single = tuple((_epsilon_of_coordinate(entry), entry.coordinates * count) for entry, count in made)
-    return _smallest_bound(single, delta)
+    return _smallest_bound(tuple(_released(entry, count) for entry, count in made), delta)
 
 
-def _epsilon_of_coordinate(entry: "LedgerEntry") -> float:
-    if (entry.noise, entry.sensitivity_norm) != ("laplace", "linf"):
-        raise FednewsError(
-            f"{entry.mechanism}: no accounting for {entry.noise} noise with {entry.sensitivity_norm} sensitivity; "
-            "add it to fednews/privacy/accounting.py"
-        )
-    return entry.sensitivity / entry.noise_scale
+def _released(entry: "LedgerEntry", count: int) -> tuple[float | Gaussian, int]:
+    kind = (entry.noise, entry.sensitivity_norm)
+    if kind == ("laplace", "linf"):
+        return entry.sensitivity / entry.noise_scale, entry.coordinates * count
+    if kind == ("gaussian", "l2"):
+        return Gaussian(entry.noise_scale / entry.sensitivity), count
+    raise FednewsError(
+        f"{entry.mechanism}: no accounting for {entry.noise} noise with {entry.sensitivity_norm} sensitivity; "
+        "add it to fednews/privacy/accounting.py"
+    )
 
 
 def _smallest_bound(releases: Releases, delta: float) -> Accounted:
     epsilons = {method: bound(releases, delta) for method, bound in BOUNDS.items()}
     method = min(epsilons, key=epsilons.__getitem__)
+    if math.isinf(epsilons[method]):
+        return Accounted(math.inf, delta, "none", "Gaussian noise gives no guarantee for delta = 0")
     return Accounted(float(epsilons[method]), delta, method)
 
 
+def _laplace(releases: Releases) -> tuple[tuple[float, int], ...]:
+    return tuple((kind, count) for kind, count in releases if not isinstance(kind, Gaussian))
+
+
+def _distance(releases: Releases) -> float:
+    """The distance, in standard deviations of the noise, of the one Gaussian mechanism that all of them make."""
+    kinds = ((kind, count) for kind, count in releases if isinstance(kind, Gaussian))
+    return math.sqrt(sum(count / kind.multiplier**2 for kind, count in kinds))
+
+
+def _gaussian(releases: Releases, delta: float) -> float:
+    if delta == 0 or _laplace(releases):
+        return math.inf
+    import dp_accounting
+
+    return dp_accounting.get_epsilon_gaussian(1 / _distance(releases), delta)
+
+
 def _pure(releases: Releases, delta: float) -> float:
-    return sum(count * epsilon for epsilon, count in releases)
+    if _distance(releases):
+        return math.inf
+    return sum(count * epsilon for epsilon, count in _laplace(releases))
 
 
 def _zcdp(releases: Releases, delta: float) -> float:
     if delta == 0:
         return math.inf
-    rho = sum(count * epsilon**2 / 2 for epsilon, count in releases)
+    rho = sum(count * epsilon**2 / 2 for epsilon, count in _laplace(releases)) + _distance(releases) ** 2 / 2
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
@@ -127,9 +169,12 @@ def _rdp(releases: Releases, delta: float) -> float:
 
 def _pld(releases: Releases, delta: float) -> float:
     """Numeric composition, or ``inf`` where it would be slow or inaccurate."""
-    interval = min(epsilon for epsilon, _ in releases) / _PLD_STEPS
-    largest = max(epsilon for epsilon, _ in releases)
-    if delta < _PLD_MIN_DELTA or largest > _PLD_MAX_EPSILON or _pure(releases, 0) / interval > _PLD_MAX_STEPS:
+    laplace, distance = _laplace(releases), _distance(releases)
+    single = [epsilon for epsilon, _ in laplace]
+    losses = [*single, distance**2 / 2 + _GAUSSIAN_TAIL * distance] if distance else single
+    interval = min([*single, distance] if distance else single) / _PLD_STEPS
+    whole = sum(count * epsilon for epsilon, count in laplace) + sum(losses[len(single) :])
+    if delta < _PLD_MIN_DELTA or max(losses) > _PLD_MAX_EPSILON or whole / interval > _PLD_MAX_STEPS:
         return math.inf
     from dp_accounting import pld
 
@@ -140,10 +185,20 @@ def _pld(releases: Releases, delta: float) -> float:
 def _event(releases: Releases) -> "DpEvent":
     import dp_accounting
 
-    return dp_accounting.ComposedDpEvent(
-        [dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(1 / e), count) for e, count in releases]
-    )
+    events = [
+        dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(1 / epsilon), count)
+        for epsilon, count in _laplace(releases)
+    ]
+    if distance := _distance(releases):
+        events.append(dp_accounting.GaussianDpEvent(1 / distance))
+    return dp_accounting.ComposedDpEvent(events)
 
 
 #: Every bound by name; of equal ones the first is reported.
-BOUNDS: dict[str, Callable[[Releases, float], float]] = {"pure": _pure, "pld": _pld, "rdp": _rdp, "zcdp": _zcdp}
+BOUNDS: dict[str, Callable[[Releases, float], float]] = {
+    "gaussian": _gaussian,
+    "pure": _pure,
+    "pld": _pld,
+    "rdp": _rdp,
+    "zcdp": _zcdp,
+}

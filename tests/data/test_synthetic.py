@@ -9,6 +9,7 @@ import pytest
 from fednews.data.mind import MindReader
 from fednews.data.ragged import Ragged
 from fednews.data.synthetic import SyntheticReader, Truth, best_possible, synthesize
+from fednews.data.synthetic_groups import LEVELS, topic_interests
 from fednews.data.synthetic_model import (
     BLOCK,
     DEV_DAY,
@@ -251,14 +252,28 @@ def test_clicks_follow_the_probabilities_they_are_said_to_have() -> None:
 
 
 def test_interests_drift_as_far_as_asked_and_keep_their_spread() -> None:
-    still = _matches(np.random.default_rng(0), 50, 0.0)
+    still = _matches(np.random.default_rng(0), 50, 0.0, 0.5)
     assert (still == still[:, :1]).all()
-    gone = _matches(np.random.default_rng(0), 2000, 1.0)
+    gone = _matches(np.random.default_rng(0), 2000, 1.0, 0.5)
     assert abs(np.corrcoef(gone[:, 0].ravel(), gone[:, 1].ravel())[0, 1]) < 0.02
-    some = _matches(np.random.default_rng(0), 2000, 0.5)
+    some = _matches(np.random.default_rng(0), 2000, 0.5, 0.5)
     weekly, daily = (np.corrcoef(some[:, a].ravel(), some[:, b].ravel())[0, 1] for a, b in ((0, 1), (4, 5)))
     assert 0.5 < weekly < daily < 1
     assert some[:, -1].std() == pytest.approx(some[:, 0].std(), rel=0.05)
+
+
+def test_topics_of_a_category_share_as_much_of_their_interest_as_asked() -> None:
+    """Of levels that are standard normal, whatever the kinship; category and topic independent."""
+    noise = np.random.default_rng(0).standard_normal((200_000, LEVELS), np.float32)
+    siblings = [number for number, topic in enumerate(TOPICS) if topic.category == TOPICS[0].category][:2]
+    spread = [topic_interests(noise, kinship)[:, 0].std() for kinship in (0.0, 0.5, 1.0)]
+    assert spread == pytest.approx([spread[0]] * 3, rel=0.02)
+    same = topic_interests(noise, 1.0)
+    assert (same[:, siblings[0]] == same[:, siblings[1]]).all()
+    apart = np.corrcoef(topic_interests(noise, 0.0)[:, siblings].T)[0, 1]
+    half = np.corrcoef(topic_interests(noise, 0.5)[:, siblings].T)[0, 1]
+    assert abs(apart) < 4 / math.sqrt(len(noise))
+    assert 0.3 < half < 0.5  # below the levels' 0.5: interests are cut off
 
 
 def test_the_truth_is_on_disk_and_says_that_the_data_are_synthetic(made: tuple[Path, Truth]) -> None:
@@ -305,9 +320,16 @@ def test_a_folder_without_a_whole_truth_is_a_usage_error(tmp_path: Path, text: s
         ({"users": 0}, "0 users"),
         ({"news": 10}, "10 news"),
         ({"seed": -1}, "seed -1"),
-        ({"impressions_per_user": 0.5}, "0.5 impressions per user"),
+        ({"impressions_per_user": 0.5}, "impressions_per_user 0.5: it must lie between 1 and 1000"),
         ({"drift": 2.0}, "drift 2.0"),
         ({"cold_users": 1.0}, "cold_users 1"),
+        ({"history": 0.5}, "history 0.5"),
+        ({"kinship": -0.1}, "kinship -0.1"),
+        ({"groups": 0}, "groups 0"),
+        ({"groups": 54}, "groups 54: it must lie between 1 and 53"),
+        ({"group_strength": 1.1}, "group_strength 1.1"),
+        ({"group_visibility": 1.0}, "group_visibility 1"),
+        ({"interest": math.nan}, "interest nan"),
         ({"tempo": 1.0}, "unknown setting tempo"),
     ],
 )

@@ -15,9 +15,17 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from fednews.data.module import NewsDataModule
 from fednews.errors import FednewsError
+from fednews.federated.algorithms.apfl import APFL
 from fednews.federated.algorithms.centralized import Centralized
+from fednews.federated.algorithms.cfl import CFL
+from fednews.federated.algorithms.ditto import Ditto
 from fednews.federated.algorithms.fedavg import FedAvg
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
+from fednews.federated.algorithms.fedper import FedPer
+from fednews.federated.algorithms.fedprox import FedProx
+from fednews.federated.algorithms.finding import Finding
+from fednews.federated.algorithms.pfedme import PFedMe
+from fednews.federated.algorithms.scaffold import SCAFFOLD
 from fednews.federated.clients import trainable
 from fednews.federated.loop import FederatedLoop
 from fednews.models.base import click_losses
@@ -42,7 +50,7 @@ def make_loop(store, algorithm, seed=5, model="nrms", optimizer=None, scheduler=
     info = data.bind(streams)
     with streams.torch_global("model_init"):
         network = MODELS[model](info, **settings)
-    data.read(network.inputs)
+    data.read(network.inputs, network.tokenizer)
     optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     loop = FederatedLoop(algorithm, streams, delta=1e-5, model=network, optimizer=optimizer, scheduler=scheduler)
     return loop, data
@@ -153,7 +161,17 @@ def adam(parameters):
 
 
 ALGORITHMS = {
+    "apfl": lambda: APFL(6, 2, 0.1, client_dropout=0.3),
     "centralized": lambda: Centralized(16),
+    "cfl": lambda: CFL(
+        8, eps1=1e9, eps2=1e-9, linkage="complete", warmup=0, max_clusters=3, local_steps=2, local_lr=0.1
+    ),
+    "ditto": lambda: Ditto(6, 2, 0.1, personal_steps=1, client_dropout=0.3),
+    "fedper": lambda: FedPer(6, 2, 0.1, client_dropout=0.3),
+    "fedprox": lambda: FedProx(6, 2, 0.1, mu=1.0, client_dropout=0.3),
+    "finding": lambda: Finding(3, 8, alpha=1.3, recluster_every=2, mix_moments=True, vector_clip=1.0, vector_noise=0.1),
+    "pfedme": lambda: PFedMe(6, 2, 0.05, inner_steps=1, inner_lr=0.1, lam=8.0, client_dropout=0.3),
+    "scaffold": lambda: SCAFFOLD(6, 2, 0.1, client_dropout=0.3),
     "fedavg": lambda: FedAvg(6, local_steps=2, local_lr=0.1, client_dropout=0.3),
     "fednewsrec": lambda: FedNewsRec(0.2, clip=0.01, noise_scale=0.001, client_dropout=0.2),
 }

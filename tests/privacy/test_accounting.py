@@ -6,9 +6,10 @@ import pytest
 from scipy import integrate, optimize
 
 from fednews.errors import FednewsError, UsageError
-from fednews.privacy.accounting import BOUNDS, DEFAULT_DELTA, epsilon_of
+from fednews.privacy.accounting import BOUNDS, DEFAULT_DELTA, Gaussian, epsilon_of
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.mechanisms import ClippedLaplace
+from fednews.privacy.user_vectors import UserVectorRelease
 
 PAPER = ClippedLaplace(clip=0.005, scale=0.015)
 PAPER_EPSILON = 2 * 0.005 / 0.015
@@ -155,3 +156,58 @@ def test_noise_without_accounting_is_an_error_and_not_a_guess():
     entry = LedgerEntry("x", "y", "z", "local", 3, 1.0, "l2", "laplace", 1.0, 1.0, "nobody")
     with pytest.raises(FednewsError, match="no accounting for laplace noise with l2"):
         epsilon_of(((entry, 1),), DEFAULT_DELTA)
+
+
+def gaussian(multiplier: float, count: int = 1):
+    return ((Gaussian(multiplier), count),)
+
+
+def gaussian_delta(epsilon: float, multiplier: float) -> float:
+    """Hockey-stick divergence of N(0, 1) and N(1 / multiplier, 1) by quadrature."""
+    shift = 1 / multiplier
+
+    def excess(x: float) -> float:
+        one, other = math.exp(-((x - shift) ** 2) / 2), math.exp(-(x**2) / 2)
+        return max(one - math.exp(epsilon) * other, 0) / math.sqrt(2 * math.pi)
+
+    start = epsilon * multiplier + shift / 2  # where the integrand leaves 0
+    return integrate.quad(excess, start, start + 40, epsabs=1e-12)[0]
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 2.0, 10.0])
+@pytest.mark.parametrize("count", [1, 7])
+def test_gaussian_noise_alone_is_exact_and_every_bound_lies_above(multiplier, count):
+    figure = BOUNDS["gaussian"](gaussian(multiplier, count), DEFAULT_DELTA)
+    assert gaussian_delta(figure, multiplier / math.sqrt(count)) == pytest.approx(DEFAULT_DELTA, rel=1e-4)
+    for name, bound in BOUNDS.items():
+        assert bound(gaussian(multiplier, count), DEFAULT_DELTA) >= figure - 1e-6, name
+    assert BOUNDS["rdp"](gaussian(multiplier, count), DEFAULT_DELTA) < 2 * figure
+
+
+def test_numeric_composition_agrees_with_the_exact_gaussian():
+    exact = BOUNDS["gaussian"](gaussian(1.5), DEFAULT_DELTA)
+    assert BOUNDS["pld"](gaussian(1.5), DEFAULT_DELTA) == pytest.approx(exact, rel=1e-2)
+
+
+def test_gaussian_and_laplace_releases_compose_to_more_than_either_and_less_than_their_sum():
+    laplace, mixed = ((2 / 3, 3),), ((2 / 3, 3), *gaussian(2.0))
+    alone = [_best(laplace), _best(gaussian(2.0))]
+    assert max(alone) < _best(mixed) < sum(alone)
+    assert _best(mixed) == BOUNDS["pld"](mixed, DEFAULT_DELTA)
+
+
+def _best(releases):
+    return min(bound(releases, DEFAULT_DELTA) for bound in BOUNDS.values())
+
+
+def test_gaussian_noise_gives_nothing_for_pure_privacy_and_says_so():
+    entry = UserVectorRelease(1.0, 1.0).entry(5)
+    figure = epsilon_of(((entry, 1),), 0.0)
+    assert (figure.epsilon, figure.method) == (math.inf, "none")
+    assert "delta = 0" in figure.reason
+
+
+def test_the_number_of_coordinates_of_a_gaussian_release_does_not_matter():
+    few, many = (epsilon_of(((UserVectorRelease(1.0, 4.0).entry(n), 3),)) for n in (2, 2000))
+    assert few == many
+    assert few.method == "gaussian"

@@ -1,0 +1,106 @@
+"""Secure aggregation of client updates."""
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from fednews.aggregation.base import Aggregation
+from fednews.aggregation.fixed_point import FixedPoint
+from fednews.aggregation.secagg.cost import Cost
+from fednews.aggregation.secagg.graph import Sparse
+from fednews.aggregation.secagg.protocol import SecureSum
+from fednews.aggregation.secagg.vectors import Encoding
+from fednews.aggregation.updates import Aggregate, ClientUpdates
+from fednews.privacy.entry import LedgerEntry
+from fednews.streams import Streams
+
+SERVER_SEES = (
+    "the exact sums over the round's clients of weighted updates, weights, losses and sample counts",
+    "which clients take part in which round",
+)
+
+
+class SecureAggregation(Aggregation):
+    """Sums of fixed-point numbers by the protocol of `fednews.aggregation.secagg`: exact sums of what clients rounded.
+
+    They differ from the plain sum by at most half a step of 2^-fraction_bits per client and element. A group must have
+    ``2 * clients * bound * 2^fraction_bits`` within 2^32 for vectors of 4 bytes an element (up to 128 clients with the
+    defaults), or they take 8 bytes. All of a sum's clients are held in memory, encoded, as their keys come first.
+
+    Args:
+        fraction_bits: bits behind the point of a weighted update's elements.
+        bound: what the magnitude of every element of a client's weighted update stays below.
+        threshold: fraction of the clients whose inputs a sum must have, above a half; on the full graph also the
+            fraction of shares that opens a secret.
+        graph: ``full`` (each client masks with all others) or ``sparse`` (with O(log n) neighbours).
+        corrupt: of the sparse graph: largest fraction of clients that collude with the server.
+        dropout: of the sparse graph: largest fraction of clients that drop out while sums are made.
+        signatures: clients sign their keys and refuse a server that tells them different things; without, the server
+            is trusted to follow the protocol.
+        simulate: skip the cryptography: the same sums and bytes, calculated, for long experiments.
+        min_clients: the smallest number of clients to sum over.
+
+    Raises:
+        UsageError: a setting out of range.
+    """
+
+    def __init__(
+        self,
+        fraction_bits: int = 18,
+        bound: float = 64.0,
+        threshold: float = 2 / 3,
+        graph: Literal["full", "sparse"] = "full",
+        corrupt: float = 0.1,
+        dropout: float = 0.1,
+        signatures: bool = True,
+        simulate: bool = False,
+        min_clients: int = 2,
+    ) -> None:
+        self.fixed = FixedPoint(fraction_bits, bound)
+        sparse = Sparse(corrupt, dropout) if graph == "sparse" else None
+        self.protocol = SecureSum(threshold, sparse, signatures, simulate, min_clients)
+        self._cost, self._seconds = Cost(simulated=simulate), 0.0
+
+    def sum(self, parts: Iterable[ClientUpdates], like: dict[str, Tensor], streams: Streams, round_: int) -> Aggregate:
+        """Sum as `Aggregation.sum` says.
+
+        Raises:
+            FednewsError: a value is not finite or beyond the bound, or sums do not fit into 64 bits.
+            TooFewClients: there are clients, but fewer than ``min_clients``.
+            ValueError: a part holds sums over clients instead of single clients' updates.
+        """
+        encoding = Encoding(self.fixed, like)
+        vectors: list[np.ndarray] = []
+        encoding_seconds = 0.0
+        for part in parts:
+            if len(part.clients) != len(part.weights):
+                raise ValueError("secure aggregation needs every client's own update, not sums over clients")
+            start = time.perf_counter()
+            vectors += (encoding.encode(part, row) for row in range(len(part.weights)))
+            encoding_seconds += time.perf_counter() - start
+        if not vectors:
+            return Aggregate.zeros(like)
+        start = time.perf_counter()
+        ring = encoding.ring(len(vectors))
+        for number, vector in enumerate(vectors):  # one by one: memory holds all vectors once
+            vectors[number] = ring.wrap(vector)
+        total, cost = self.protocol.sum(vectors, ring, round_)
+        sums = encoding.decode(ring.unwrap(total))
+        cost.client_seconds += encoding_seconds
+        self._cost += cost
+        self._seconds += encoding_seconds + time.perf_counter() - start
+        return sums
+
+    def metrics(self) -> dict[str, float]:
+        """Cost of the sums since the last call: ``aggregation_seconds`` for all, and `Cost.metrics`."""
+        metrics = {"aggregation_seconds": self._seconds} | self._cost.metrics("aggregation")
+        self._cost, self._seconds = Cost(simulated=self.protocol.simulate), 0.0
+        return metrics
+
+    def covers(self, entry: LedgerEntry) -> LedgerEntry:
+        """Only sums reach the server; what the release guarantees by its own noise does not change."""
+        return dataclasses.replace(entry, view="central", server_sees=SERVER_SEES)
