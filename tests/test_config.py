@@ -4,6 +4,7 @@ import pytest
 
 from fednews.config import dump, instantiate, make_parser, parse, parse_text
 from fednews.errors import UsageError
+from fednews.report.matrix import Table
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 NEEDED = ["--data.store", "x", "--model", "NRMS", "--algorithm", "FedNewsRec"]
@@ -45,7 +46,7 @@ def test_another_class_drops_the_settings_of_the_one_before(tmp_path):
         (["--data.negativs", "1"], "did you mean 'data.negatives'"),
         (["--trainer.max_step", "1"], "did you mean 'trainer.max_steps'"),
         (["--algorithm", "FedAvgg"], "algorithm: there is no class 'FedAvgg': did you mean FedAvg?"),
-        (["--model", "Qwertz"], "one of FedNewsRecModel, NAML, NRMS"),
+        (["--model", "Qwertz"], "NAML, NPA, NRMS"),
         (["--optimizer", "Adan"], "optimizer: there is no class 'Adan': did you mean Adam"),
         (["--seed", "x"], "\"seed\": Expected a <class 'int'>"),
         (["--seed", "-1"], "seed must not be negative"),
@@ -84,7 +85,17 @@ def test_mistakes_in_files_are_one_clear_line(tmp_path, text, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("path", sorted(EXPERIMENTS.rglob("*.yaml")), ids=lambda p: str(p.relative_to(EXPERIMENTS)))
+def files(tables: bool) -> list[Path]:
+    return [path for path in sorted(EXPERIMENTS.rglob("*.yaml")) if (path.parent.name == "tables") == tables]
+
+
+@pytest.mark.parametrize("path", files(tables=True), ids=lambda p: p.stem)
+def test_every_table_that_ships_is_valid(path):
+    cells = list(Table.read(path).cells())
+    assert len({(cell.method, cell.data, cell.seed) for cell in cells}) == len(cells) > 0
+
+
+@pytest.mark.parametrize("path", files(tables=False), ids=lambda p: str(p.relative_to(EXPERIMENTS)))
 def test_every_experiment_and_part_that_ships_is_valid(path):
     config = parse([*NEEDED, "--config", str(path)])
     assert config.trainer.max_steps >= 1

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fednews.data.cohort import CohortSource
+from fednews.errors import UsageError
 from fednews.evaluation.scorers import Catalogue
 from fednews.models.base import NewsModel
 
@@ -30,7 +31,7 @@ def latest_impressions(source: CohortSource) -> np.ndarray:
 def user_vectors(model: NewsModel, source: CohortSource) -> Iterator[Tensor]:
     """``[at most USERS_AT_ONCE, d]`` for one client after another, from the model without dropout.
 
-    A representation of any other shape than a vector comes flat. Every article is encoded once.
+    Every article is encoded once.
     """
     latest = latest_impressions(source)
     histories = source.train.history.take(latest).last(source.history_length)
@@ -57,8 +58,17 @@ def reader_vectors(model: NewsModel, source: CohortSource, articles: np.ndarray)
 
 
 def encode_users(model: NewsModel, news: Tensor, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
-    """Flat vectors ``[R, d]`` of users who clicked ``history`` ``[R, H]``, rows of the encoded ``news``."""
-    return model.encode_user(news[history], mask, user).flatten(1).float()
+    """Vectors ``[R, d]`` of users who clicked ``history`` ``[R, H]``, rows of the encoded ``news``.
+
+    Raises:
+        UsageError: a model whose users are no vectors before the candidates are known.
+    """
+    users = model.encode_user(news[history], mask, user)
+    if users.dim() != 2:
+        raise UsageError(
+            f"users cannot be clustered with {type(model).__name__}: without candidates it has no user vector"
+        )
+    return users.float()
 
 
 @contextmanager

@@ -99,7 +99,7 @@ class PrivacyLedger:
                 "accounted": {scope: self._accounted_report(scope, delta) for scope in SCOPES},
                 "audited": {"round": None, "total": None, "reason": "not run: needs an attack on this run"},
             },
-            "entries": [self._entry_report(index) for index in range(len(self.entries))],
+            "entries": [self._entry_report(index, delta) for index in range(len(self.entries))],
             "server_sees": sorted({seen for entry in self.entries for seen in entry.server_sees}),
             "assumptions": list(ASSUMPTIONS),
         }
@@ -202,7 +202,7 @@ class PrivacyLedger:
             report["participations"] = list(counts)
         return report
 
-    def _entry_report(self, index: int) -> dict[str, Any]:
+    def _entry_report(self, index: int, delta: float) -> dict[str, Any]:
         entry, counts = asdict(self.entries[index]), self._counts[index]
         taking_part = counts[counts > 0]
         numbers = {key: _number(value) for key, value in entry.items() if isinstance(value, float)}
@@ -211,7 +211,15 @@ class PrivacyLedger:
             "max": int(counts.max(initial=0)),
             "mean": float(taking_part.mean()) if len(taking_part) else 0.0,
         }
-        return {**entry, **numbers, "server_sees": list(entry["server_sees"]), "participations": participations}
+        # One kind of release may be covered where the whole run is not, such as noisy user vectors beside plain gradients.
+        alone = epsilon_of(((self.entries[index], int(counts.max(initial=0))),), delta)
+        return {
+            **entry,
+            **numbers,
+            "server_sees": list(entry["server_sees"]),
+            "participations": participations,
+            "accounted_alone": {**asdict(alone), "epsilon": _number(alone.epsilon)},
+        }
 
 
 def _number(value: float) -> float | str:
