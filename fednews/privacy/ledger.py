@@ -211,7 +211,7 @@ class PrivacyLedger:
             "max": int(counts.max(initial=0)),
             "mean": float(taking_part.mean()) if len(taking_part) else 0.0,
         }
-        # One kind of release may be covered where the whole run is not, such as noisy user vectors beside plain gradients.
+        # One kind of release may be covered where the run is not, such as noisy user vectors beside plain gradients.
         alone = epsilon_of(((self.entries[index], int(counts.max(initial=0))),), delta)
         return {
             **entry,
