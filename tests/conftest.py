@@ -110,6 +110,9 @@ MODELS = {
     "dkn": lambda info, **kw: DKN(
         info, word_dim=12, entity_dim=6, filters=5, windows=(1, 3), attention_dim=7, score_dim=8, **kw
     ),
+    "dkn_product": lambda info, **kw: DKN(
+        info, word_dim=12, entity_dim=6, filters=5, windows=(1, 3), scoring="product", **kw
+    ),
     "dan": lambda info, **kw: DAN(
         info, word_dim=12, entity_dim=6, filters=5, windows=(1, 2), dim=9, attention_dim=7, **kw
     ),

@@ -1,5 +1,7 @@
 """DKN: deep knowledge-aware network for news recommendation (Wang et al. 2018, WWW)."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -22,8 +24,9 @@ class DKN(NewsModel):
       which no news data set ships. The paper's own ablation has this variant, and the authors' code defaults to it.
     - Entity vectors are those of ``data.entity_vectors`` and stay frozen; an entity without one counts as none. Without
       such files they are trained from clicks alone, and data without any entity leaves the channel out.
-    - Both networks have one hidden layer with ReLU (the paper gives no sizes; the authors' code has inner products in
-      their place). Output biases, which cancel in the softmax over clicks or over candidates, do not exist.
+    - Both networks have one hidden layer with ReLU (the paper gives no sizes). Output biases, which cancel in the
+      softmax over clicks or over candidates, do not exist. The authors' code has inner products in place of both:
+      ``scoring: product``. A network has to learn to compare what a product compares, so it learns far slower.
     - Trained on the softmax over K + 1 candidates like all models here, not on single clicks.
 
     Args:
@@ -35,12 +38,12 @@ class DKN(NewsModel):
         windows: words that the filters see (1, 2, 3, 4 in the paper).
         attention_dim: hidden layer of the attention network.
         score_dim: hidden layer of the scoring network.
+        scoring: attention and score by the paper's networks, or by the authors' inner products.
         dropout: dropout rate.
     """
 
     inputs = ("title", "title_entities")
     news_layers = (("news.words", "news.entities"), ("news.transform", "news.convolution"))
-    user_layers = ("attention", "network")
 
     def __init__(
         self,
@@ -52,16 +55,20 @@ class DKN(NewsModel):
         windows: tuple[int, ...] = (1, 2, 3, 4),
         attention_dim: int = 100,
         score_dim: int = 100,
+        scoring: Literal["network", "product"] = "network",
         dropout: float = 0.2,
     ) -> None:
         super().__init__()
         words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)
         self.news = KnowledgeConvolution(words, entity_embedding(info, entity_dim), filters, windows, dropout)
         self.dim = filters * len(windows)
-        self.attention = CandidateAttention(self.dim, self.dim, attention_dim, nn.ReLU())
-        self.network = nn.Sequential(
-            nn.Linear(2 * self.dim, score_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(score_dim, 1, bias=False)
-        )
+        self.user_layers = ()
+        if scoring == "network":
+            self.user_layers = ("attention", "network")
+            self.attention = CandidateAttention(self.dim, self.dim, attention_dim, nn.ReLU())
+            self.network = nn.Sequential(
+                nn.Linear(2 * self.dim, score_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(score_dim, 1, bias=False)
+            )
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         return self.news(news["title"], news["title_entities"])
@@ -71,5 +78,8 @@ class DKN(NewsModel):
 
     def score(self, user: Tensor, candidates: Tensor) -> Tensor:
         mask, clicks = unpack(user, self.dim)
+        if not self.user_layers:
+            users = attend(candidates @ clicks.transpose(-1, -2), mask, clicks)
+            return (users * candidates).sum(-1)
         users = attend(self.attention(clicks, candidates), mask, clicks)
         return self.network(torch.cat([users, candidates], dim=-1)).squeeze(-1)
