@@ -57,6 +57,16 @@ def test_the_score_is_the_two_networks_of_the_paper_in_a_plain_loop():
         torch.testing.assert_close(scores[place], network(torch.cat([user, candidate]))[0])
 
 
+def test_the_authors_products_take_the_place_of_both_networks():
+    model = DKN(NewsInfo(9, 1, 1), **SMALL, scoring="product").eval()
+    clicks, candidates = torch.randn(1, 4, 9), torch.randn(1, 3, 9)
+    mask = torch.tensor([[False, True, True, True]])
+    scores = model.score(model.encode_user(clicks, mask, torch.zeros(1, dtype=torch.long)), candidates)[0]
+    for place, candidate in enumerate(candidates[0]):
+        user = (clicks[0, 1:] @ candidate).softmax(0) @ clicks[0, 1:]
+        torch.testing.assert_close(scores[place], user @ candidate)
+
+
 def test_it_reads_entities(synthetic_store, streams, cohort):
     assert_reads_entities(lambda info: DKN(info, **SMALL), synthetic_store, streams, cohort)
 
