@@ -39,7 +39,7 @@ class Table:
         seeds: every cell is run with each.
         metrics: names of the metrics shown, in order.
         data: columns: name -> configuration.
-        methods: rows: name -> ``config`` for all columns, and ``on``: column -> what differs there.
+        methods: rows: name -> ``config`` for all columns, and ``by_data``: column -> what differs there.
         compare: the method that the others are tested against, if any.
         published: data set of the paper -> method -> the published values of ``metrics``.
         source: where the published values stand.
@@ -94,9 +94,9 @@ class Table:
 
     def _layers(self, method: str, column: str) -> list[dict] | None:
         row = self.methods[method] or {}
-        if unknown := [key for key in row if key not in ("config", "on")]:
-            raise UsageError(f"method '{method}' of '{self.title}': {unknown[0]} is neither 'config' nor 'on'")
-        own = (row.get("on") or {}).get(column, {})
+        if unknown := [key for key in row if key not in ("config", "by_data")]:
+            raise UsageError(f"method '{method}' of '{self.title}': {unknown[0]} is neither 'config' nor 'by_data'")
+        own = (row.get("by_data") or {}).get(column, {})
         return None if own is None else [self.data[column], row.get("config") or {}, own]
 
 

@@ -36,7 +36,7 @@ def folder(tmp_path_factory, synthetic_store) -> Path:
             "central": {"config": {"algorithm": {"class_path": "Centralized"}, "optimizer": adam(0.01)}},
             "FedAvg": {
                 "config": {"algorithm": {"class_path": "FedAvg"}, "optimizer": adam(0.5)},
-                "on": {"synthetic": {"algorithm": {"init_args": {"clients_per_round": 5}}}},
+                "by_data": {"synthetic": {"algorithm": {"init_args": {"clients_per_round": 5}}}},
             },
         },
         "compare": "central",
