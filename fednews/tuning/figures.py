@@ -1,0 +1,119 @@
+"""A study's figures: history, importances, slices, contours and the Pareto set, as PNG files that need no server."""
+
+import io
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from optuna.importance import get_param_importances
+from optuna.trial import FrozenTrial, TrialState
+
+from fednews.tuning.study import SweepStudy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 130
+CONTOUR_KEYS = 4
+LOG_SPAN = 50
+
+
+def figures(study: SweepStudy) -> Iterator[tuple[str, bytes]]:
+    """``(file name, PNG)`` of every figure that the study has enough trials for.
+
+    Importances, slices and contours need two complete trials with different finite values. Infinite values (epsilon
+    without protection) are left out of all figures.
+    """
+    from matplotlib import pyplot, style
+    from optuna.visualization import matplotlib as plots
+
+    with style.context("default"):  # Optuna sets a style for the whole process
+        if len(study.sweep.objectives) > 1 and study.trials(TrialState.COMPLETE):
+            yield "pareto.png", _png(_pareto(plots, study), pyplot)
+        for place, name in enumerate(study.sweep.objectives):
+            for kind, make in _KINDS.items():
+                if kind == "history" and study.trials(TrialState.COMPLETE) or _varies(study, place):
+                    yield f"{kind}_{name}.png", _png(make(plots, study, _target(place), name), pyplot)
+
+
+def importances(study: SweepStudy, place: int) -> dict[str, float]:
+    """How much of the objective's variation each key explains; empty where too few trials say so."""
+    return get_param_importances(study.study, target=_target(place)) if _varies(study, place) else {}
+
+
+def _history(plots, study: SweepStudy, target: Callable, name: str) -> "Figure":
+    axes = plots.plot_optimization_history(study.study, target=_or_none(study, target), target_name=name)
+    axes.set_title(f"{study.study.study_name}: {name} by trial")
+    return axes.figure
+
+
+def _importances(plots, study: SweepStudy, target: Callable, name: str) -> "Figure":
+    axes = plots.plot_param_importances(study.study, target=target, target_name=name)
+    axes.set_title(f"{study.study.study_name}: what {name} depends on")
+    return axes.figure
+
+
+def _slice(plots, study: SweepStudy, target: Callable, name: str) -> "Figure":
+    return _all_axes(plots.plot_slice(study.study, target=target, target_name=name), study, name)
+
+
+def _contour(plots, study: SweepStudy, target: Callable, name: str) -> "Figure | None":
+    keys = list(get_param_importances(study.study, target=target))[:CONTOUR_KEYS]
+    if len(keys) < 2:
+        return None
+    return _all_axes(plots.plot_contour(study.study, params=keys, target=target, target_name=name), study, name)
+
+
+_KINDS = {"history": _history, "importances": _importances, "slice": _slice, "contour": _contour}
+
+
+def _pareto(plots, study: SweepStudy) -> "Figure":
+    names = list(study.sweep.objectives)
+    axes = plots.plot_pareto_front(study.study, target_names=names)
+    axes.set_title(f"{study.study.study_name}: Pareto set")
+    for place, axis in zip(range(len(names)), "xyz", strict=False):
+        if _spans(study, place):
+            getattr(axes, f"set_{axis}scale")("log")
+    return axes.figure
+
+
+def _all_axes(found, study: SweepStudy, name: str) -> "Figure":
+    figure = (found.flat[0] if hasattr(found, "flat") else found).figure
+    figure.suptitle(f"{study.study.study_name}: {name}")
+    columns = found.shape[-1] if hasattr(found, "shape") else 1
+    rows = found.shape[0] if hasattr(found, "shape") and found.ndim > 1 else 1
+    figure.set_size_inches(max(6.4, 3.6 * columns), max(4.8, 3.2 * rows))
+    figure.set_layout_engine("constrained")
+    return figure
+
+
+def _png(figure: "Figure | None", pyplot) -> bytes | None:
+    if figure is None:
+        return None
+    content = io.BytesIO()
+    figure.savefig(content, dpi=DPI, bbox_inches="tight")
+    pyplot.close(figure)
+    return content.getvalue()
+
+
+def _target(place: int) -> Callable[[FrozenTrial], float]:
+    return lambda trial: trial.values[place]
+
+
+def _or_none(study: SweepStudy, target: Callable) -> Callable | None:
+    """Only without a target of its own does Optuna draw the best value so far."""
+    return None if len(study.sweep.objectives) == 1 else target
+
+
+def _values(study: SweepStudy, place: int) -> list[float]:
+    return [trial.values[place] for trial in study.trials(TrialState.COMPLETE) if math.isfinite(trial.values[place])]
+
+
+def _varies(study: SweepStudy, place: int) -> bool:
+    return len(set(_values(study, place))) > 1
+
+
+def _spans(study: SweepStudy, place: int) -> bool:
+    """Whether only a logarithmic axis shows all values."""
+    values = _values(study, place)
+    return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_SPAN
