@@ -285,6 +285,10 @@ def _sweep(options: argparse.Namespace) -> None:
     action, path = ["run", *options.file][-2:]
     if len(options.file) > 2 or action not in ("run", "best", "report"):
         options.parser.error(f"give one sweep file, not {' '.join(options.file)}")
+    if action == "run":
+        from fednews.tuning import server
+
+        server.prepare()  # workers' imports beside our own
     from fednews.tuning import launch, report
 
     if action == "run":

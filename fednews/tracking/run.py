@@ -289,7 +289,9 @@ def ending(error: BaseException | None) -> str:
     # Lightning answers Ctrl-C with sys.exit(1), and SIGTERM with a SystemExit class of its own.
     chain: BaseException | None = error
     while chain is not None:
-        if isinstance(chain, KeyboardInterrupt | Stopped) or (isinstance(chain, SystemExit) and type(chain) is not SystemExit):
+        if isinstance(chain, KeyboardInterrupt | Stopped) or (
+            isinstance(chain, SystemExit) and type(chain) is not SystemExit
+        ):
             return "KILLED"
         chain = chain.__cause__ or chain.__context__
     return "FAILED"

@@ -2,11 +2,10 @@
 
 import contextlib
 import multiprocessing
-import multiprocessing.forkserver
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -14,7 +13,6 @@ from pathlib import Path
 
 from optuna.trial import TrialState
 
-import fednews
 from fednews.errors import FednewsError
 from fednews.tuning.study import SweepStudy
 from fednews.tuning.worker import Job, work
@@ -116,28 +114,6 @@ class Crew:
             for process in self._alive():
                 process.kill()
                 process.join()
-
-
-def prepare_server() -> None:
-    """Start importing in the process that workers will be forked from."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["fednews.tuning.worker"])
-    with _importable():
-        multiprocessing.forkserver.ensure_running()
-
-
-@contextlib.contextmanager
-def _importable() -> Iterator[None]:
-    """The server must import this very package, wherever this process found it."""
-    before = os.environ.get("PYTHONPATH")
-    root = str(Path(fednews.__file__).parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, *([before] if before else [])])
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 def _last_line(log: Path) -> str:

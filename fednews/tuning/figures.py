@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 130
-CONTOUR_KEYS = 4
+CONTOUR_KEYS = 2
 LOG_SPAN = 50
 
 
@@ -32,36 +32,37 @@ def figures(study: SweepStudy) -> Iterator[tuple[str, bytes]]:
             yield "pareto.png", _png(_pareto(plots, study), pyplot)
         for place, name in enumerate(study.sweep.objectives):
             for kind, make in _KINDS.items():
-                if kind == "history" and study.trials(TrialState.COMPLETE) or _varies(study, place):
-                    yield f"{kind}_{name}.png", _png(make(plots, study, _target(place), name), pyplot)
+                if (kind == "history" and study.trials(TrialState.COMPLETE)) or _varies(study, place):
+                    yield f"{kind}_{name}.png", _png(make(plots, study, place, name), pyplot)
 
 
 def importances(study: SweepStudy, place: int) -> dict[str, float]:
-    """How much of the objective's variation each key explains; empty where too few trials say so."""
-    return get_param_importances(study.study, target=_target(place)) if _varies(study, place) else {}
+    """How much each key decides whether a trial is among the better ones; empty where too few trials say so."""
+    return _shares(study, place) if _varies(study, place) else {}
 
 
-def _history(plots, study: SweepStudy, target: Callable, name: str) -> "Figure":
-    axes = plots.plot_optimization_history(study.study, target=_or_none(study, target), target_name=name)
+def _history(plots, study: SweepStudy, place: int, name: str) -> "Figure":
+    axes = plots.plot_optimization_history(study.study, target=_or_none(study, place), target_name=name)
     axes.set_title(f"{study.study.study_name}: {name} by trial")
     return axes.figure
 
 
-def _importances(plots, study: SweepStudy, target: Callable, name: str) -> "Figure":
-    axes = plots.plot_param_importances(study.study, target=target, target_name=name)
+def _importances(plots, study: SweepStudy, place: int, name: str) -> "Figure":
+    axes = plots.plot_param_importances(study.study, target=_lowest(study, place), target_name=name)
     axes.set_title(f"{study.study.study_name}: what {name} depends on")
     return axes.figure
 
 
-def _slice(plots, study: SweepStudy, target: Callable, name: str) -> "Figure":
-    return _all_axes(plots.plot_slice(study.study, target=target, target_name=name), study, name)
+def _slice(plots, study: SweepStudy, place: int, name: str) -> "Figure":
+    return _all_axes(plots.plot_slice(study.study, target=_target(place), target_name=name), study, name)
 
 
-def _contour(plots, study: SweepStudy, target: Callable, name: str) -> "Figure | None":
-    keys = list(get_param_importances(study.study, target=target))[:CONTOUR_KEYS]
+def _contour(plots, study: SweepStudy, place: int, name: str) -> "Figure | None":
+    keys = list(_shares(study, place))[:CONTOUR_KEYS]
     if len(keys) < 2:
         return None
-    return _all_axes(plots.plot_contour(study.study, params=keys, target=target, target_name=name), study, name)
+    found = plots.plot_contour(study.study, params=keys, target=_target(place), target_name=name)
+    return _all_axes(found, study, name)
 
 
 _KINDS = {"history": _history, "importances": _importances, "slice": _slice, "contour": _contour}
@@ -83,7 +84,6 @@ def _all_axes(found, study: SweepStudy, name: str) -> "Figure":
     columns = found.shape[-1] if hasattr(found, "shape") else 1
     rows = found.shape[0] if hasattr(found, "shape") and found.ndim > 1 else 1
     figure.set_size_inches(max(6.4, 3.6 * columns), max(4.8, 3.2 * rows))
-    figure.set_layout_engine("constrained")
     return figure
 
 
@@ -100,9 +100,19 @@ def _target(place: int) -> Callable[[FrozenTrial], float]:
     return lambda trial: trial.values[place]
 
 
-def _or_none(study: SweepStudy, target: Callable) -> Callable | None:
+def _lowest(study: SweepStudy, place: int) -> Callable[[FrozenTrial], float]:
+    """The objective as something to be made small: importances say what good trials have in common."""
+    sign = -1 if list(study.sweep.objectives.values())[place] == "maximize" else 1
+    return lambda trial: sign * trial.values[place]
+
+
+def _shares(study: SweepStudy, place: int) -> dict[str, float]:
+    return get_param_importances(study.study, target=_lowest(study, place))
+
+
+def _or_none(study: SweepStudy, place: int) -> Callable | None:
     """Only without a target of its own does Optuna draw the best value so far."""
-    return None if len(study.sweep.objectives) == 1 else target
+    return None if len(study.sweep.objectives) == 1 else _target(place)
 
 
 def _values(study: SweepStudy, place: int) -> list[float]:

@@ -13,7 +13,8 @@ from fednews.errors import FednewsError, UsageError
 from fednews.tracking.reaper import close_dead_run, close_dead_runs
 from fednews.tracking.run import TrackedRun
 from fednews.tracking.store import clear_errors, connect
-from fednews.tuning.crew import Crew, prepare_server
+from fednews.tuning import server
+from fednews.tuning.crew import Crew
 from fednews.tuning.parent import parent_run
 from fednews.tuning.report import summary, write_report
 from fednews.tuning.storage import FOLDER, StudyStorage, journal_of
@@ -50,7 +51,7 @@ def run_sweep(
     """
     if workers < 1 or (trials is not None and trials < 1):
         raise UsageError("--workers and --trials must be at least 1")
-    prepare_server()
+    server.prepare()
     deadline = None if timeout is None else time.time() + timeout
     study = open_study(path, arguments, storage, create=True)
     sweep, limit = study.sweep, trials or study.sweep.trials

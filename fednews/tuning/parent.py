@@ -48,7 +48,8 @@ def _find(client: "MlflowClient", study: SweepStudy, path: Path) -> tuple[Tracke
     except FednewsError:
         raise FednewsError(
             f"study {study.study.study_name} is tracked as run {known}, which is not in "
-            f"{hide_password(client.tracking_uri)}: set MLFLOW_TRACKING_URI to where it began, or give the sweep another name"
+            f"{hide_password(client.tracking_uri)}: set MLFLOW_TRACKING_URI to where it began, "
+            "or give the sweep another name"
         ) from None
     if found.info.status == "RUNNING" and is_alive(found) is not False:
         return TrackedRun(client, known, found.info.artifact_uri), False

@@ -16,7 +16,7 @@ SILENT_SECONDS = 300.0
 
 
 def owner() -> dict[str, Any]:
-    """This process, as another one can find it."""
+    """The present process, as another one can find it."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
 
 

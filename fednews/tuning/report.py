@@ -14,7 +14,7 @@ from fednews.tracking.run import TrackedRun
 from fednews.tracking.table import format_table
 from fednews.tuning.figures import figures, importances
 from fednews.tuning.study import SweepStudy
-from fednews.tuning.table import cell, outcome
+from fednews.tuning.table import outcome
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -25,7 +25,9 @@ def write_report(study: SweepStudy, run: TrackedRun) -> None:
     files: dict[str, str | bytes] = {"report.md": _markdown(study), "trials.csv": _trials_csv(study)}
     if best := study.best():
         files["best.yaml"] = experiment_yaml(study, best[0])
-        run.log_metrics({f"best_{n}": best[0].values[i] for i, n in enumerate(study.sweep.objectives)}, study.finished())
+        run.log_metrics(
+            {f"best_{n}": best[0].values[i] for i, n in enumerate(study.sweep.objectives)}, study.finished()
+        )
     files |= {f"figures/{name}": content for name, content in figures(study) if content}
     run.log_contents(files)
 
@@ -66,7 +68,9 @@ def best_trial(study: SweepStudy, number: int | None) -> FrozenTrial:
 def experiment_yaml(study: SweepStudy, trial: FrozenTrial) -> str:
     """The trial's experiment as ``fednews train --config`` reads it, with the sweep's first seed."""
     config: Namespace = study.sweep.configure(trial.user_attrs["values"], study.sweep.seeds[0])
-    head = f"# Trial {trial.number} of study {study.study.study_name}: {outcome(trial)}; run {trial.user_attrs['run_id']}"
+    head = (
+        f"# Trial {trial.number} of study {study.study.study_name}: {outcome(trial)}; run {trial.user_attrs['run_id']}"
+    )
     return f"{head}\n{dump(config)}"
 
 
@@ -92,7 +96,8 @@ def _rows(study: SweepStudy, trials: Sequence[FrozenTrial]) -> tuple[list[dict],
         {
             "trial": trial.number,
             "state": trial.state.name.lower(),
-            **{key: cell(trial.user_attrs.get("values", {}).get(key)) for key in keys},
+            **dict.fromkeys(keys),
+            **study.shown(trial),
             **{name: trial.user_attrs.get("metrics", {}).get(name) for name in metrics},
             "run": trial.user_attrs.get("run_id", "")[:8],
         }
@@ -122,5 +127,7 @@ def _markdown(study: SweepStudy) -> str:
     for place, name in enumerate(study.sweep.objectives):
         if found := importances(study, place):
             lines = "\n".join(f"- {key}: {share:.2f}" for key, share in found.items())
-            blocks.append(f"What {name} depends on (shares of its variation, PED-ANOVA):\n\n{lines}")
+            blocks.append(
+                f"What {name} depends on (what the better trials have in common, PED-ANOVA; shares of 1):\n\n{lines}"
+            )
     return "\n\n".join(blocks) + "\n"

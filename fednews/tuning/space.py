@@ -61,10 +61,16 @@ class Parameter:
     def internal(self, value: Any) -> Any:
         """Optuna's name for ``value``; None where the space does not hold it."""
         if self.kind == "categorical":
-            return next((label for label, choice in self.choices.items() if choice == value), None)
+            return next((label for label, choice in self.choices.items() if _same(choice, value)), None)
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             return None
         return int(value) if self.kind == "int" else value - self.minus
+
+    def shown(self, value: Any) -> str:
+        """``value`` for tables: a choice by its label, a number with five digits."""
+        if self.kind == "categorical":
+            return self.internal(value)
+        return str(value) if self.kind == "int" else f"{value:.5g}"
 
     def edges(self) -> list[Any]:
         """Values to try the configuration with: both bounds, or every choice."""
@@ -163,6 +169,11 @@ def options(values: Mapping[str, Any]) -> list[str]:
     return [f"--{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items()]
 
 
+def shown(space: Sequence[Parameter], values: Mapping[str, Any]) -> dict[str, str]:
+    """``values`` for tables."""
+    return {parameter.key: parameter.shown(values[parameter.key]) for parameter in space if parameter.key in values}
+
+
 def internal(space: Sequence[Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
     """Optuna's parameters for the values of keys.
 
@@ -193,14 +204,26 @@ def defaults(space: Sequence[Parameter], config: Namespace) -> dict[str, Any] | 
 
 
 def lookup(config: Namespace, key: str) -> Any:
-    """The value of a dotted key, with or without ``init_args`` in it; a class by its short name; None if absent."""
+    """The value of a dotted key, with or without ``init_args`` in it; None if absent."""
     value: Any = config
     for part in key.split("."):
         inside = value.get("init_args") if isinstance(value, Namespace) and part != "init_args" else None
         value = next((place[part] for place in (inside, value) if isinstance(place, Namespace) and part in place), None)
-    if isinstance(value, Namespace) and "class_path" in value:
-        return value.class_path.rsplit(".", 1)[-1]
     return value
+
+
+def _same(choice: Any, value: Any) -> bool:
+    """Whether a choice says what ``value`` is, which may be a part with all of its settings filled in."""
+    if isinstance(value, Namespace):
+        choice = {"class_path": choice} if isinstance(choice, str) else choice
+        return isinstance(choice, dict) and all(key in value and _same(c, value[key]) for key, c in choice.items())
+    if isinstance(choice, str) and isinstance(value, str):
+        return choice.rsplit(".", 1)[-1] == value.rsplit(".", 1)[-1] if "." in value else choice == value
+    return (type(choice) is type(value) and choice == value) or (_number(choice) and _number(value) and choice == value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def probes(space: Sequence[Parameter]) -> Iterator[dict[str, Any]]:

@@ -107,6 +107,8 @@ def quiet_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    # Said of every objective that is not minimised, whatever sign the caller has given it.
+    warnings.filterwarnings("ignore", message="PedAnovaImportanceEvaluator computes the importances of params to")
     # A trial that goes on after its process died says again what it said before.
     warnings.filterwarnings("ignore", message=r"The reported value is ignored because this `step`")
 

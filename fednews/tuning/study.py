@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from fednews.errors import UsageError
 from fednews.tuning.optimiser import make_pruner, make_sampler
 from fednews.tuning.process import is_dead, owner
-from fednews.tuning.space import suggest
+from fednews.tuning.space import shown, suggest
 from fednews.tuning.storage import StudyStorage
 from fednews.tuning.sweep import Sweep, changes
 
@@ -73,7 +73,10 @@ class SweepStudy:
                 load_if_exists=True,
             )
             if "content" not in study.user_attrs:  # new, or its maker died right here
-                for parameters in sweep.first():
+                own, others = sweep.own(), sweep.enqueued()
+                if own is None:
+                    print("the space does not hold the experiment's own settings: trial 0 has others", file=sys.stderr)
+                for parameters in [own, *others] if own is not None else others:
                     study.enqueue_trial(parameters, skip_if_exists=True)
                 study.set_metric_names(list(sweep.objectives))
                 study.set_user_attr("content", content)
@@ -109,7 +112,7 @@ class SweepStudy:
             self.storage.optuna.set_trial_state_values(self._trial_id(trial.number), TrialState.WAITING)
 
     def take_from_the_dead(self) -> list[FrozenTrial]:
-        """Free the running trials whose process is gone, and give up those that have outlived too many; returns both."""
+        """Free running trials whose process is gone, and give up those that lost too many; returns both kinds."""
         freed = []
         with self.storage.clear_errors(), self.storage.lock():
             for trial in self.trials(TrialState.RUNNING):
@@ -128,6 +131,10 @@ class SweepStudy:
     def trials(self, *states: TrialState) -> list[FrozenTrial]:
         """All trials by number, or those in one of ``states``; not to be changed."""
         return self.study.get_trials(deepcopy=False, states=states or None)
+
+    def shown(self, trial: FrozenTrial) -> dict[str, str]:
+        """The trial's values of the space's keys, for tables."""
+        return shown(self.sweep.space, trial.user_attrs.get("values", {}))
 
     def twin(self, number: int, digest: str) -> FrozenTrial | None:
         """An earlier finished or pruned trial of the same configuration."""
@@ -169,7 +176,8 @@ def _other_studies(name: str, others: list[str], content: Mapping[str, str], sto
         return None
     last = optuna.load_study(study_name=others[-1], storage=storage.optuna)
     different = ", ".join(changes(last.user_attrs.get("content", {}), content))
+    count = len(last.get_trials(deepcopy=False))
     return (
-        f"the sweep has changed since study {last.study_name} ({len(last.get_trials(deepcopy=False))} trials, which stay "
-        f"where they are): {different}; what it says now is study {name}"
+        f"the sweep has changed since study {last.study_name}, whose {count} trials stay where they are: {different}; "
+        f"what the file says now is study {name}"
     )

@@ -95,11 +95,13 @@ class Sweep:
         last = [f"--seed={seed}", f"--name={self.name}"]
         return parse_layers(layers, self.folder, [*self.arguments, *options(values), *last])
 
-    def first(self) -> list[dict[str, Any]]:
-        """Parameters of the first trials: the experiment's own settings, where the space holds them, then ``enqueue``."""
-        own = defaults(self.space, self.configure({}, self.seeds[0]))
-        given = [internal(self.space, values) for values in self.enqueue]
-        return ([] if own is None else [own]) + [values for values in given if values != own]
+    def own(self) -> dict[str, Any] | None:
+        """Parameters of the experiment's own settings; None where the space does not hold them."""
+        return defaults(self.space, self.configure({}, self.seeds[0]))
+
+    def enqueued(self) -> list[dict[str, Any]]:
+        """Parameters of the settings under ``enqueue``."""
+        return [internal(self.space, values) for values in self.enqueue]
 
     def content(self) -> dict[str, str]:
         """What makes trials comparable, by topic; a study whose content differs is another study."""
@@ -147,7 +149,7 @@ class Sweep:
                 self.configure(values, self.seeds[0])
             except UsageError as error:
                 raise UsageError(f"space: {error}") from None
-        self.first()
+        self.enqueued()
 
 
 def _load(path: Path) -> dict:

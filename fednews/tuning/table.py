@@ -11,7 +11,6 @@ from rich.text import Text
 
 from fednews.tracking.table import format_duration
 from fednews.tuning.study import SweepStudy
-from fednews.tuning.trial import describe
 
 ROWS = 15
 _COLOURS = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "RUNNING": "cyan", "WAITING": "dim"}
@@ -55,12 +54,12 @@ class LiveTable:
         for name in ("trial", "state", *(_short(key, keys) for key in keys), *metrics, "time", "run"):
             table.add_column(name, justify="right" if name in (*metrics, "trial", "time") else "left")
         for trial in trials[-ROWS:]:
-            values = trial.user_attrs.get("values", {})
+            values = self._study.shown(trial)
             state = Text(trial.state.name.lower(), style=_COLOURS[trial.state.name])
             star = "*" if trial.number in best else ""
             table.add_row(
                 f"{star}{trial.number}", state,
-                *(cell(values.get(key)) for key in keys),
+                *(values.get(key, "-") for key in keys),
                 *(cell(trial.user_attrs.get("metrics", {}).get(name)) for name in metrics),
                 _duration(trial), trial.user_attrs.get("run_id", "")[:8],
             )  # fmt: skip
@@ -75,9 +74,11 @@ class LiveTable:
 
     def _line(self, trial: FrozenTrial) -> str:
         best = " (best so far)" if trial.number in {found.number for found in self._study.best()} else ""
-        values = describe(trial.user_attrs.get("values", {}))
+        values = ", ".join(f"{key} {value}" for key, value in self._study.shown(trial).items())
         done = sum(t.state.is_finished() for t in self._study.trials())
-        return f"[{done}/{self._limit}] trial {trial.number} {trial.state.name.lower()}: {values}: {outcome(trial)}{best}"
+        return (
+            f"[{done}/{self._limit}] trial {trial.number} {trial.state.name.lower()}: {values}: {outcome(trial)}{best}"
+        )
 
     def _metrics(self) -> list[str]:
         sweep = self._study.sweep

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -17,7 +17,7 @@ from fednews.tracking.run import TrackedRun, ending, message_of
 from fednews.tracking.store import clear_errors
 from fednews.tuning.interrupts import Interrupts
 from fednews.tuning.process import Heartbeat
-from fednews.tuning.space import options
+from fednews.tuning.space import options, shown
 from fednews.tuning.study import Claim, SweepStudy
 
 if TYPE_CHECKING:
@@ -210,9 +210,5 @@ class TrialRun:
             return self.client.get_run(run_id).info.status
 
     def _summary(self) -> str:
-        return f"trial {self.trial.number}: {describe(self.values)}"
-
-
-def describe(values: Mapping[str, Any]) -> str:
-    """Values of keys in one line."""
-    return ", ".join(f"{key} {value:.5g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items())
+        values = ", ".join(f"{key} {value}" for key, value in shown(self.sweep.space, self.values).items())
+        return f"trial {self.trial.number}: {values}"
