@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 DPI = 130
 CONTOUR_KEYS = 2
-LOG_SPAN = 50
+LOG_SPAN = 50  # highest through lowest value from where on an axis is logarithmic
+WIDE = 10  # a logarithmic axis that spans as much has labels enough at powers of ten
 
 
 def figures(study: SweepStudy) -> Iterator[tuple[str, bytes]]:
@@ -43,18 +44,17 @@ def importances(study: SweepStudy, place: int) -> dict[str, float]:
 
 def _history(plots, study: SweepStudy, place: int, name: str) -> "Figure":
     axes = plots.plot_optimization_history(study.study, target=_or_none(study, place), target_name=name)
-    axes.set_title(f"{study.study.study_name}: {name} by trial")
-    return axes.figure
+    return _tidy(axes, f"{study.study.study_name}: {name} by trial")
 
 
 def _importances(plots, study: SweepStudy, place: int, name: str) -> "Figure":
     axes = plots.plot_param_importances(study.study, target=_lowest(study, place), target_name=name)
-    axes.set_title(f"{study.study.study_name}: what {name} depends on")
-    return axes.figure
+    return _tidy(axes, f"{study.study.study_name}: what {name} depends on")
 
 
 def _slice(plots, study: SweepStudy, place: int, name: str) -> "Figure":
-    return _all_axes(plots.plot_slice(study.study, target=_target(place), target_name=name), study, name)
+    axes = plots.plot_slice(study.study, target=_target(place), target_name=name)
+    return _tidy(axes, f"{study.study.study_name}: {name} by key")
 
 
 def _contour(plots, study: SweepStudy, place: int, name: str) -> "Figure | None":
@@ -62,7 +62,7 @@ def _contour(plots, study: SweepStudy, place: int, name: str) -> "Figure | None"
     if len(keys) < 2:
         return None
     found = plots.plot_contour(study.study, params=keys, target=_target(place), target_name=name)
-    return _all_axes(found, study, name)
+    return _tidy(found, f"{study.study.study_name}: {name}")
 
 
 _KINDS = {"history": _history, "importances": _importances, "slice": _slice, "contour": _contour}
@@ -71,19 +71,28 @@ _KINDS = {"history": _history, "importances": _importances, "slice": _slice, "co
 def _pareto(plots, study: SweepStudy) -> "Figure":
     names = list(study.sweep.objectives)
     axes = plots.plot_pareto_front(study.study, target_names=names)
-    axes.set_title(f"{study.study.study_name}: Pareto set")
     for place, axis in zip(range(len(names)), "xyz", strict=False):
         if _spans(study, place):
             getattr(axes, f"set_{axis}scale")("log")
-    return axes.figure
+    return _tidy(axes, f"{study.study.study_name}: Pareto set")
 
 
-def _all_axes(found, study: SweepStudy, name: str) -> "Figure":
-    figure = (found.flat[0] if hasattr(found, "flat") else found).figure
-    figure.suptitle(f"{study.study.study_name}: {name}")
-    columns = found.shape[-1] if hasattr(found, "shape") else 1
-    rows = found.shape[0] if hasattr(found, "shape") and found.ndim > 1 else 1
-    figure.set_size_inches(max(6.4, 3.6 * columns), max(4.8, 3.2 * rows))
+def _tidy(axes, title: str) -> "Figure":
+    """One title, and labels that do not run into each other. ``axes``: one, or an array of them."""
+    from matplotlib.ticker import NullFormatter
+
+    several = list(axes.flat) if hasattr(axes, "flat") else [axes]
+    for one in several:
+        for place in ("left", "center", "right"):
+            one.set_title("", loc=place)
+        for axis in (one.xaxis, one.yaxis):
+            if axis.get_scale() == "log":
+                low, high = axis.get_view_interval()
+                if high / low > WIDE:
+                    axis.set_minor_formatter(NullFormatter())
+    figure = several[0].figure
+    figure.suptitle(title)
+    figure.set_size_inches(max(6.4, 3.6 * len(several)), 4.8)
     return figure
 
 

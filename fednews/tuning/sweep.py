@@ -1,6 +1,7 @@
 """What a sweep file says: an experiment, what is varied in it, and what counts as better."""
 
 import difflib
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,9 +96,14 @@ class Sweep:
         last = [f"--seed={seed}", f"--name={self.name}"]
         return parse_layers(layers, self.folder, [*self.arguments, *options(values), *last])
 
+    @functools.cached_property
+    def experiment(self) -> Namespace:
+        """The experiment as it is without the space."""
+        return self.configure({}, self.seeds[0])
+
     def own(self) -> dict[str, Any] | None:
         """Parameters of the experiment's own settings; None where the space does not hold them."""
-        return defaults(self.space, self.configure({}, self.seeds[0]))
+        return defaults(self.space, self.experiment)
 
     def enqueued(self) -> list[dict[str, Any]]:
         """Parameters of the settings under ``enqueue``."""
@@ -105,14 +111,13 @@ class Sweep:
 
     def content(self) -> dict[str, str]:
         """What makes trials comparable, by topic; a study whose content differs is another study."""
-        config = self.configure({}, self.seeds[0])
         return {
             "space": "; ".join(_describe(parameter) for parameter in self.space),
             "objectives": json.dumps(self.objectives),
             "constraints": json.dumps(self.constraints, sort_keys=True),
             "seeds": json.dumps(self.seeds),
-            "experiment": digest(config),
-            "data": Store.open(config.data.store).fingerprint,
+            "experiment": digest(self.experiment),
+            "data": Store.open(self.experiment.data.store).fingerprint,
         }
 
     def study_name(self) -> str:
@@ -143,7 +148,7 @@ class Sweep:
         self._check_space()
 
     def _check_space(self) -> None:
-        self.configure({}, self.seeds[0])  # what is wrong with the experiment itself is not the space's fault
+        _ = self.experiment  # what is wrong with the experiment itself is not the space's fault
         for values in probes(self.space):
             try:
                 self.configure(values, self.seeds[0])
