@@ -1,5 +1,6 @@
 """The sweeps that come with the repository: they parse, their keys are real, the papers' settings come first."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ def test_a_shipped_sweep_parses_and_tries_its_experiments_own_settings_first(pat
 
 
 def test_the_learning_rate_sweep_takes_every_model():
-    sweep = Path(__file__).parents[2] / "sweeps" / "learning_rate.yaml"
+    sweep = Sweep.read(Path(__file__).parents[2] / "sweeps" / "learning_rate.yaml")
     for model in MODELS:
-        assert Sweep.read(sweep, ["--config", str(model)]).own() == {"optimizer.lr": 0.0005}
+        layered = dataclasses.replace(sweep, arguments=("--config", str(model)))
+        assert layered.own() == {"optimizer.lr": 0.0005}
