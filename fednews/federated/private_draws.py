@@ -1,5 +1,6 @@
 """What PrivateRec's clients draw in a round: labels, padded clicks and noise, each client from streams of its own."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,8 @@ def permuted_labels(
         keep: a click's label is drawn once, whatever the round, and so are the negatives of the published order.
         sensitive: bool ``[news]``, clicks that are permuted; all when None.
     """
+    if math.isinf(labels.epsilon):
+        return draw
     candidates = draw.candidates.copy()
     samples = source.samples.rows.take(draw.clients)
     for place, client in enumerate(draw.clients.tolist()):

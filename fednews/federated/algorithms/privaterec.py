@@ -46,7 +46,7 @@ from fednews.federated.private_draws import (
 )
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
-from fednews.models.private import PrivateRecModel
+from fednews.models.private import PrivateRecModel, PrivateUsers
 from fednews.privacy.clipped_sum import ClippedSum
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.label_permutation import LABELS, LabelMechanism, LabelPermutation
@@ -177,16 +177,15 @@ class PrivateRec(ClientSampling):
     def client_updates(self, model: PrivateRecModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
         stop = self.upload == "stop_gradient"
         cohort, users = private_cohort(cohort, work, self.attention, self.history_length, self.per_sample, stop)
-        with model.privately(users):
-            if not self.clipped_sum:
-                yield from gradients(model, cohort, self.loss, self.clients_at_once, work.separate)
-                return
-            for part in client_gradients(model, cohort, self.loss, self.clients_at_once):
-                clients = cohort.clients[part.clients].tolist()
-                noise = [
-                    work.streams.torch("update_noise", work.number, c, device=cohort.clients.device) for c in clients
-                ]
-                yield self.clipped_sum(part, noise, len(cohort), bound_of_loss(self.negatives))
+        if not self.clipped_sum:
+            yield from _privately(
+                model, users, gradients(model, cohort, self.loss, self.clients_at_once, work.separate)
+            )
+            return
+        for part in _privately(model, users, client_gradients(model, cohort, self.loss, self.clients_at_once)):
+            clients = cohort.clients[part.clients].tolist()
+            noise = [work.streams.torch("update_noise", work.number, c, device=cohort.clients.device) for c in clients]
+            yield self.clipped_sum(part, noise, len(cohort), bound_of_loss(self.negatives))
 
     def release(self, coordinates: int) -> LedgerEntry:
         """The upload; what it is made of is in :meth:`releases`."""
@@ -258,3 +257,13 @@ class PrivateRec(ClientSampling):
                 f"algorithm.sensitive_categories: the data has no category '{unknown[0]}', but {', '.join(known[1:])}"
             )
         return known
+
+
+def _privately(model: PrivateRecModel, users: PrivateUsers, parts: Iterator[ClientUpdates]) -> Iterator[ClientUpdates]:
+    """Parts computed with private users; between them the model is as it was."""
+    while True:
+        with model.privately(users):
+            part = next(parts, None)
+        if part is None:
+            return
+        yield part
