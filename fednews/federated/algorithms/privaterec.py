@@ -178,9 +178,8 @@ class PrivateRec(ClientSampling):
         stop = self.upload == "stop_gradient"
         cohort, users = private_cohort(cohort, work, self.attention, self.history_length, self.per_sample, stop)
         if not self.clipped_sum:
-            yield from _privately(
-                model, users, gradients(model, cohort, self.loss, self.clients_at_once, work.separate)
-            )
+            parts = gradients(model, cohort, self.loss, self.clients_at_once, work.separate)
+            yield from _privately(model, users, parts)
             return
         for part in _privately(model, users, client_gradients(model, cohort, self.loss, self.clients_at_once)):
             clients = cohort.clients[part.clients].tolist()
