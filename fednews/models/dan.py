@@ -15,6 +15,7 @@ from fednews.models.encoders.user.candidate_aware import (
     unpack,
 )
 from fednews.models.layers import WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class DAN(NewsModel):
@@ -55,14 +56,14 @@ class DAN(NewsModel):
     def __init__(
         self,
         info: NewsInfo,
-        word_dim: int = 300,
+        word_dim: Size = 300,
         train_words: bool = False,
-        entity_dim: int = 100,
-        filters: int = 100,
-        windows: tuple[int, ...] = (1, 2, 3, 4),
-        dim: int = 200,
-        attention_dim: int = 100,
-        dropout: float = 0.2,
+        entity_dim: Size = 100,
+        filters: Size = 100,
+        windows: tuple[Size, ...] = (1, 2, 3, 4),
+        dim: Size = 200,
+        attention_dim: Size = 100,
+        dropout: Dropout = 0.2,
     ) -> None:
         super().__init__()
         words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)

@@ -10,6 +10,7 @@ from fednews.models.base import NewsModel
 from fednews.models.encoders.news.knowledge import KnowledgeConvolution, entity_embedding
 from fednews.models.encoders.user.candidate_aware import CandidateAttention, attend, pack, unpack
 from fednews.models.layers import WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class DKN(NewsModel):
@@ -48,15 +49,15 @@ class DKN(NewsModel):
     def __init__(
         self,
         info: NewsInfo,
-        word_dim: int = 300,
+        word_dim: Size = 300,
         train_words: bool = False,
-        entity_dim: int = 100,
-        filters: int = 100,
-        windows: tuple[int, ...] = (1, 2, 3, 4),
-        attention_dim: int = 100,
-        score_dim: int = 100,
+        entity_dim: Size = 100,
+        filters: Size = 100,
+        windows: tuple[Size, ...] = (1, 2, 3, 4),
+        attention_dim: Size = 100,
+        score_dim: Size = 100,
         scoring: Literal["network", "product"] = "network",
-        dropout: float = 0.2,
+        dropout: Dropout = 0.2,
     ) -> None:
         super().__init__()
         words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)

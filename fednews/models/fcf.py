@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from fednews.data.features import NewsInfo
 from fednews.errors import UsageError
 from fednews.models.base import NewsModel
+from fednews.types import Dropout, Size
 
 
 class FCF(NewsModel):
@@ -42,10 +43,10 @@ class FCF(NewsModel):
     def __init__(
         self,
         info: NewsInfo,
-        factors: int = 32,
+        factors: Size = 32,
         alpha: float = 10.0,
         regularization: float = 1.0,
-        dropout: float = 0.0,
+        dropout: Dropout = 0.0,
     ) -> None:
         super().__init__()
         if regularization <= 0:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from fednews.data.features import NewsInfo
 from fednews.models.base import NewsModel
 from fednews.models.encoders.news.features import FIELDS, Factors, field_sizes
+from fednews.types import Dropout, Size
 
 
 class FM(NewsModel):
@@ -34,7 +35,7 @@ class FM(NewsModel):
     news_layers = (("linear", "clicked", "candidate"),)
     user_layers = ("user",)
 
-    def __init__(self, info: NewsInfo, factors: int = 64, dropout: float = 0.0) -> None:
+    def __init__(self, info: NewsInfo, factors: Size = 64, dropout: Dropout = 0.0) -> None:
         super().__init__()
         sizes = field_sizes(info)
         self.factors = factors

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednews.data.features import NewsInfo
+from fednews.errors import UsageError
 from fednews.models.layers import WordEmbedding
 
 
@@ -30,10 +31,15 @@ class MaxConvolution(nn.Module):
         dim: input width.
         filters: filters of each width; the output is ``filters * len(windows)`` wide.
         windows: how many words the filters see.
+
+    Raises:
+        UsageError: no window.
     """
 
     def __init__(self, dim: int, filters: int, windows: Sequence[int]) -> None:
         super().__init__()
+        if not windows:
+            raise UsageError("model.windows is empty: name at least one width of filters")
         self.windows = tuple(windows)
         self.convs = nn.ModuleList(nn.Linear(window * dim, filters) for window in windows)
 
