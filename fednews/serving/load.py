@@ -81,7 +81,9 @@ def _serve(ready: Connection, news: int, dim: int, basis: int, k: int) -> None:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     ranker = Ranker(torch.randn(news, dim, generator=generator), torch.randn(basis, dim, generator=generator))
-    texts = (Strings.from_texts(f"{name} {row}" for row in range(news)) for name in ("news", "a title of news", "topic"))
+    texts = (
+        Strings.from_texts(f"{name} {row}" for row in range(news)) for name in ("news", "a title of news", "topic")
+    )
     with listen("127.0.0.1", 0) as sock:
         ready.send(sock.getsockname()[1])
         app = create_app(ranker, Listing(*texts), k_max=max(k, 1))
