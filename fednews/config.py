@@ -50,7 +50,8 @@ import fednews.models.lstur
 import fednews.models.naml
 import fednews.models.npa
 import fednews.models.nrms
-import fednews.models.plm_nr  # noqa: F401
+import fednews.models.plm_nr
+import fednews.models.private  # noqa: F401
 from fednews.aggregation.base import Aggregation
 from fednews.data.features import NewsInfo
 from fednews.data.module import NewsDataModule
