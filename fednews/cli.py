@@ -130,6 +130,7 @@ def _run_verbs(verbs) -> None:
     evaluate.add_argument("run_id", help="a run's id, or its unique beginning")
     evaluate.add_argument("--split", default="dev", help="labelled split (default dev)")
     evaluate.add_argument("--checkpoint", choices=("last", "best"), default="last", help="which weights (default last)")
+    _serving_options(evaluate)
 
     runs = _verb(verbs, "runs", _runs, help="list tracked runs")
     runs.add_argument("--limit", type=int, default=20)
@@ -151,6 +152,27 @@ def _run_verbs(verbs) -> None:
     ui = _verb(verbs, "ui", _ui, help="open MLflow's UI on the tracking store")
     ui.add_argument("--host", default="127.0.0.1")
     ui.add_argument("--port", type=int, default=5000)
+
+
+_SERVING = (  # of ``serving.options.ServingOptions``, which has the defaults
+    ("padding", float, None, "share of clicks that are replaced (default: as trained, or 0.2)"),
+    ("theta", float, None, "largest norm before noise (default: 0.001 for vanilla, else as trained, or 1)"),
+    ("noise", str, ("laplace", "gaussian"), "default: gaussian where a delta is given"),
+    ("delta", float, None, "of Gaussian noise (default 0.001)"),
+    ("sensitivity", str, ("published", "exact"), "that the noise is made for (default published)"),
+    ("calibration", str, ("classical", "analytic"), "of Gaussian noise (default classical)"),
+    ("activation", str, ("softplus", "relu"), "what makes weights positive (default softplus)"),
+)
+
+
+def _serving_options(parser: argparse.ArgumentParser) -> None:
+    text = "the table of private serving at these budgets of one query (inf: no noise)"
+    parser.add_argument("--serving.epsilon", dest="serving_epsilon", type=float, nargs="+", metavar="E", help=text)
+    known, text = ("privaterec", "vanilla"), "its rows (default: all that the model has)"
+    parser.add_argument("--serving.mechanism", dest="serving_mechanism", nargs="+", choices=known, help=text)
+    for name, kind, choices, text in _SERVING:
+        option = f"--serving.{name}"
+        parser.add_argument(option, dest=f"serving_{name}", type=kind, choices=choices, help=text)
 
 
 # Imports stand inside the functions: torch and MLflow take seconds to load, and most commands need one of them.
@@ -233,7 +255,30 @@ def _train(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     from fednews.experiment import evaluate_run, format_result
 
+    if options.serving_epsilon is not None:
+        from fednews.serving.tables import evaluate_run_serving
+
+        made = _made_serving(options)
+        table = evaluate_run_serving(
+            options.run_id, options.split, options.checkpoint, options.serving_epsilon, options.serving_mechanism, made
+        )
+        print(table.text())
+        return
+    _refuse_serving(options)
     print(format_result(evaluate_run(options.run_id, options.split, options.checkpoint)))
+
+
+def _made_serving(options: argparse.Namespace):
+    from fednews.serving.options import ServingOptions
+
+    given = {name: getattr(options, f"serving_{name}") for name, *_ in _SERVING}
+    return ServingOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def _refuse_serving(options: argparse.Namespace) -> None:
+    names = ("mechanism", *(name for name, *_ in _SERVING))
+    if given := [name for name in names if getattr(options, f"serving_{name}") is not None]:
+        options.parser.error(f"--serving.{given[0]} needs --serving.epsilon")
 
 
 def _runs(options: argparse.Namespace) -> None:
