@@ -149,9 +149,33 @@ def _run_verbs(verbs) -> None:
     report.add_argument("table", help="YAML file of the table, see experiments/tables")
     report.add_argument("--format", choices=("markdown", "latex"), default="markdown")
 
+    _serving_verbs(verbs)
+
     ui = _verb(verbs, "ui", _ui, help="open MLflow's UI on the tracking store")
     ui.add_argument("--host", default="127.0.0.1")
     ui.add_argument("--port", type=int, default=5000)
+
+
+def _serving_verbs(verbs) -> None:
+    serve = _verb(verbs, "serve", _serve, help="answer private recommendation queries with a run's model")
+    serve.add_argument("run_id", help="a run's id, or its unique beginning")
+    serve.add_argument("--checkpoint", choices=("last", "best"), default="last", help="which weights (default last)")
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8000, help="0 for any free one (default 8000)")
+    serve.add_argument("--k-max", type=int, default=100, help="most news of one answer (default 100)")
+    serve.add_argument("--demo", action="store_true", help="serve a page that plays devices with the run's data")
+
+    ask = _verb(verbs, "recommend", _recommend, help="ask a service as a user's device")
+    ask.add_argument("url", help="what 'fednews serve' printed")
+    ask.add_argument("--user", required=True, help="whose device; never sent")
+    ask.add_argument("--store", help="prepared data that holds the user's history")
+    ask.add_argument("--split", default="dev", help="its split (default dev)")
+    ask.add_argument("--history", help="file of news ids, oldest first, in place of --store")
+    ask.add_argument("--k", type=int, default=10, help="how many news (default 10)")
+    ask.add_argument("--epsilon", type=float, default=1.0, help="of this query (default 1)")
+    ask.add_argument("--total-epsilon", type=float, default=10.0, help="of all queries of the device (default 10)")
+    ask.add_argument("--total-delta", type=float, default=1e-5, help="delta of that total (default 1e-5)")
+    ask.add_argument("--account", help="file of what was spent (default mlruns/devices/USER.json)")
 
 
 _SERVING = (  # of ``serving.options.ServingOptions``, which has the defaults
@@ -279,6 +303,26 @@ def _refuse_serving(options: argparse.Namespace) -> None:
     names = ("mechanism", *(name for name, *_ in _SERVING))
     if given := [name for name in names if getattr(options, f"serving_{name}") is not None]:
         options.parser.error(f"--serving.{given[0]} needs --serving.epsilon")
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from fednews.serving.run import serve_run
+
+    serve_run(options.run_id, options.checkpoint, options.host, options.port, options.k_max, options.demo)
+
+
+def _recommend(options: argparse.Namespace) -> None:
+    from fednews.serving.client import account_of, history_from_file, history_from_store, recommend
+
+    if bool(options.store) == bool(options.history):
+        options.parser.error("give the user's history: --store STORE, or --history FILE")
+    read = (
+        history_from_file(options.history)
+        if options.history
+        else history_from_store(options.store, options.user, options.split)
+    )
+    totals = (options.total_epsilon, options.total_delta, options.account or account_of(options.user))
+    print(recommend(options.url, options.user, read, options.epsilon, options.k, *totals).text())
 
 
 def _runs(options: argparse.Namespace) -> None:

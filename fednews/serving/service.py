@@ -58,7 +58,7 @@ def create_app(
     answer_errors_in_json(app)
     _add_ranking(app, ranker, listing, min(k_max, ranker.news))
     if files:
-        _add_files(app, files)
+        _add_files(app, files, min(k_max, ranker.news))
     if demo:
         demo.add_to(app)
     else:
@@ -92,10 +92,10 @@ def ranked_news(ranker: Ranker, listing: Listing, attention: Sequence[float], k:
     ]
 
 
-def _add_files(app: FastAPI, files: ModelFiles) -> None:
+def _add_files(app: FastAPI, files: ModelFiles, k_max: int) -> None:
     @app.get("/model")
     async def model() -> dict[str, Any]:
-        return files.description
+        return {**files.description, "k_max": k_max}
 
     @app.get("/model/weights", response_class=Response)
     async def weights() -> Response:
