@@ -31,6 +31,7 @@ import fednews.federated.algorithms.apfl
 import fednews.federated.algorithms.centralized
 import fednews.federated.algorithms.cfl
 import fednews.federated.algorithms.ditto
+import fednews.federated.algorithms.dp_fedrec
 import fednews.federated.algorithms.fcf
 import fednews.federated.algorithms.fedavg
 import fednews.federated.algorithms.fednewsrec
@@ -38,6 +39,7 @@ import fednews.federated.algorithms.fedper
 import fednews.federated.algorithms.fedprox
 import fednews.federated.algorithms.finding
 import fednews.federated.algorithms.pfedme
+import fednews.federated.algorithms.privaterec
 import fednews.federated.algorithms.scaffold
 import fednews.models.dan
 import fednews.models.dfm

@@ -99,6 +99,8 @@ class CohortSource:
             raise UsageError(f"{store.path} has no client with a click to learn from: no cohort can be drawn")
         self.train = store.split(TRAIN)
         self.features = features
+        self.category = store.category
+        self.categories = store.categories
         self.negatives = negatives
         self.history_length = history_length
         self.streams = streams

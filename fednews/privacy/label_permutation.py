@@ -24,6 +24,7 @@ from fednews.privacy.entry import LedgerEntry
 
 LabelMechanism = Literal["published", "joint"]
 
+LABELS = "labels of the client's samples"
 REPLACE_LABEL = "replace one click of a client's impressions by a click on another candidate shown"
 
 
@@ -120,7 +121,7 @@ class LabelPermutation:
             )
         return LedgerEntry(
             mechanism=f"label permutation, {self.mechanism} order (Liu et al. 2022, Algorithm 3)",
-            release="labels of the client's samples",
+            release=LABELS,
             adjacency=REPLACE_LABEL,
             view=view,
             coordinates=1,
