@@ -80,8 +80,9 @@ class Recommended:
         rows = [{"rank": rank, **news} for rank, news in enumerate(self.news, 1)]
         guard, query = self.guard, self.query
         spent = (
-            f"epsilon of this query: {query.published:.4g} as published, {query.accounted.epsilon:.4g} accounted; of all "
-            f"{guard.releases()} together: {query.total.epsilon:.4g} of {guard.epsilon:g} (delta {guard.delta:g})"
+            f"epsilon of this query: {query.published:.4g} as published, {query.accounted.epsilon:.4g} accounted; "
+            f"of all {guard.releases()} together: {query.total.epsilon:.4g} of {guard.epsilon:g} (delta "
+            f"{guard.delta:g})"
         )
         return "\n".join([format_table(rows, ("rank", "score", "id", "category", "title")), "", spent])
 

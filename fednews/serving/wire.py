@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fednews.data.features import NewsInfo
 from fednews.data.ragged import Ragged, Strings
-from fednews.errors import FednewsError, UsageError
+from fednews.errors import FednewsError
 from fednews.models.base import NewsModel
 from fednews.models.private import PrivateRecModel
 from fednews.privacy.private_attention import PrivateAttention
@@ -125,7 +125,7 @@ def _rebuilt(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Privat
     model = made(NewsInfo(words=2, categories=1, subcategories=1)).eval()
     mine = dict(_user_parameters(model))
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in weights.items()}:
-        raise UsageError("its weights are not those of its model: the service runs another version of fednews")
+        raise ValueError("its weights are not those of its model; does the service run another version of fednews?")
     model.load_state_dict(weights, strict=False)
     return model
 
