@@ -10,11 +10,10 @@ from torch.func import functional_call
 
 from fednews.data.features import take_news
 from fednews.data.impressions import ImpressionBatch
-from fednews.models.base import NewsModel, encode_by_length
+from fednews.models.base import NewsModel, encode_by_length, encode_users_by_length
 
 Parameters = dict[str, Tensor]
 _NEWS_AT_ONCE = 4096
-_LENGTH_GROUPS = 8
 _SCORES_AT_ONCE = 4096
 
 
@@ -153,7 +152,7 @@ def score_batch(
     """
     call = _Users(model)
     named = _named(parameters)
-    users = functional_call(call, named, (vectors[batch.history], batch.history_mask, batch.user))
+    users = functional_call(call, named, (vectors, batch.history, batch.history_mask, batch.user))
     sizes = batch.offsets.diff()
     scores = users.new_empty(len(batch.candidates))
     # Impressions of similar size together: one padded product each instead of a copy of the user for every candidate.
@@ -215,12 +214,12 @@ class _Call(torch.nn.Module):
 
 class _ByLength(_Call):
     def forward(self, news: dict[str, Tensor]) -> Tensor:
-        return encode_by_length(self.model, news, _LENGTH_GROUPS)
+        return encode_by_length(self.model, news)
 
 
 class _Users(_Call):
-    def forward(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
-        return self.model.encode_user(history, mask, user)
+    def forward(self, vectors: Tensor, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
+        return encode_users_by_length(self.model, vectors, history, mask, user)
 
 
 class _Scores(_Call):

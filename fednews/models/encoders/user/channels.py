@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from fednews.models.layers import AdditiveAttention
+from fednews.models.layers import AdditiveAttention, Dropout
 
 
 class Inception(nn.Module):
@@ -24,7 +24,7 @@ class Inception(nn.Module):
         super().__init__()
         self.channels = nn.ModuleList(_dense([dim, *[hidden] * depth]) for depth in depths)
         self.join = nn.Linear(hidden * len(depths), out)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[…, dim]`` -> ``[…, out]``."""
