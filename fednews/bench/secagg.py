@@ -16,11 +16,12 @@ def bench_secagg(clients: int, length: int, corrupt: float = 0.1, dropout: float
     Args:
         clients: members of the group.
         length: elements of each client's vector, 4 bytes each.
-        corrupt, dropout: what the sparse graph is made for.
+        corrupt: fraction of clients that collude with the server, which the sparse graph is made for.
+        dropout: fraction of clients that drop out, likewise.
 
     Returns:
-        For ``full`` and ``sparse``, per client: ``client_seconds``, ``bytes_up``, ``bytes_down``, ``overhead`` (bytes up
-        over those of the bare vector), and ``server_seconds`` for the whole group.
+        For ``full`` and ``sparse``, of a client: ``client_seconds``, ``bytes_up``, ``bytes_down``, ``overhead`` (bytes
+        up over those of the bare vector), and ``server_seconds`` for the whole group.
 
     Raises:
         UsageError: fewer than two clients or no element.
