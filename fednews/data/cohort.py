@@ -99,6 +99,8 @@ class CohortSource:
             raise UsageError(f"{store.path} has no client with a click to learn from: no cohort can be drawn")
         self.train = store.split(TRAIN)
         self.features = features
+        self.category = store.category
+        self.categories = store.categories
         self.negatives = negatives
         self.history_length = history_length
         self.streams = streams
@@ -161,7 +163,14 @@ def draw_negatives(
     shown = candidates.take(impressions)
     clicked = Ragged(candidates.offsets, labels).take(impressions)
     news, real = shown.padded()
-    free = real & (clicked.padded(fill=1)[0] == 0)
+    return choose(news, real & (clicked.padded(fill=1)[0] == 0), k, rng)
+
+
+def choose(news: np.ndarray, free: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """``k`` of the ``free`` articles of each row ``[n, width]``, int64 ``[n, k]``; every row must have a free one.
+
+    Drawn without replacement where a row has at least ``k`` free ones, with replacement where it has fewer.
+    """
     key = np.where(free, rng.random(news.shape), np.inf)
     width = max(k, news.shape[1])
     key = np.pad(key, ((0, 0), (0, width - news.shape[1])), constant_values=np.inf)

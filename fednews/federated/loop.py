@@ -52,6 +52,7 @@ class FederatedLoop(Recommender):
         super().__init__(**recommender)
         self.algorithm = algorithm
         self.aggregation = aggregation or Plain()
+        algorithm.check_parts(self.model, self.aggregation)
         self.streams = streams
         self.delta = delta
         self.round = 0

@@ -13,7 +13,7 @@ def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
     return scores.masked_fill(~mask, lowest).softmax(dim) * mask
 
 
-class Dropout(nn.Dropout):
+class FastDropout(nn.Dropout):
     """Dropout whose masks cost little on a CPU: four elements share one 64-bit draw.
 
     The rate is rounded to a multiple of 2^-16, and what is kept is scaled so that the mean is exact.
