@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> None:
-    if rest and options.run is not _train:
+    if rest and options.run not in (_train, _bench):
         options.parser.error(f"unknown option: {' '.join(rest)}")
     options.rest = rest
     options.run(options)
@@ -150,6 +150,20 @@ def _run_verbs(verbs) -> None:
     report.add_argument("--format", choices=("markdown", "latex"), default="markdown")
 
     _serving_verbs(verbs)
+    bench = _verb(
+        verbs,
+        "bench",
+        _bench,
+        help="time an experiment's rounds on this machine, or a secure sum: fednews bench secagg --help",
+        epilog="All other options are those of 'fednews train'.",
+    )
+    bench.add_argument("--rounds", type=int, default=5, help="rounds to time, after one to warm up (default 5)")
+    bench.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: the process's own time")
+    bench.add_argument(
+        "--reference-samples", type=int, default=50, help="samples of a round that the plain loop computes (default 50)"
+    )
+    bench.add_argument("--eval-impressions", type=int, default=2000, help="impressions to rank (default 2000)")
+    bench.add_argument("--format", choices=("text", "json"), default="text")
 
     ui = _verb(verbs, "ui", _ui, help="open MLflow's UI on the tracking store")
     ui.add_argument("--host", default="127.0.0.1")
@@ -352,6 +366,12 @@ def _report(options: argparse.Namespace) -> None:
     from fednews.report.reproduce import report
 
     print(report(options.table, options.format))
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from fednews.bench.command import bench_command
+
+    print(bench_command(options))
 
 
 def _ui(options: argparse.Namespace) -> None:

@@ -99,10 +99,10 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
     Raises:
         FednewsError: the data, the tracking store or training itself failed.
     """
-    _quiet()
+    quiet()
     loop, data = build(config)
     if not resume:
-        _pretrain(loop, data)
+        pretrain(loop, data)
     with _tracked(config, data, resume, rerun_of) as run:
         folder = CHECKPOINTS / run.run_id if run else None  # the other processes are told by the first
         last = ModelCheckpoint(folder, filename="last", enable_version_counter=False)
@@ -124,7 +124,8 @@ def train(config: Namespace, resume: str | None = None, rerun_of: str | None = N
     return Result(run.run_id if run else "", {"rounds": loop.round, **metrics}, ceiling and ceiling["auc"])
 
 
-def _pretrain(loop: FederatedLoop, data: NewsDataModule) -> None:
+def pretrain(loop: FederatedLoop, data: NewsDataModule) -> None:
+    """Fit what the model learns from the catalogue before training."""
     news = take_news(data.features, torch.from_numpy(data.train_news()))
     with loop.streams.torch_global("pretraining"):
         loop.model.pretrain(news, loop.streams.torch("pretraining"))
@@ -290,7 +291,7 @@ def _local_checkpoint(run_id: str, name: str = "last") -> Path:
     return CHECKPOINTS / run_id / f"{name}.ckpt"
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Lightning's hints and deprecation notes about itself say nothing about an experiment."""
     for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
