@@ -125,12 +125,12 @@ def train(
     Raises:
         FednewsError: the data, the tracking store or training itself failed.
     """
-    _quiet()
+    quiet()
     watch = watch or Watch()
     loop, data = build(config)
     checkpoint = _local_checkpoint(resume) if resume and _local_checkpoint(resume).is_file() else None
     if not checkpoint:
-        _pretrain(loop, data)
+        pretrain(loop, data)
     with _tracked(config, data, resume, rerun_of, watch) as run:
         if run and watch.on_start:
             watch.on_start(run.run_id)
@@ -156,7 +156,8 @@ def train(
     return Result(run.run_id if run else "", {"rounds": loop.round, **metrics}, ceiling and ceiling["auc"])
 
 
-def _pretrain(loop: FederatedLoop, data: NewsDataModule) -> None:
+def pretrain(loop: FederatedLoop, data: NewsDataModule) -> None:
+    """Fit what the model learns from the catalogue before training."""
     news = take_news(data.features, torch.from_numpy(data.train_news()))
     with loop.streams.torch_global("pretraining"):
         loop.model.pretrain(news, loop.streams.torch("pretraining"))
@@ -199,6 +200,52 @@ def _config_of(client: "MlflowClient", run: "Run") -> Namespace:
     return config
 
 
+@dataclass(frozen=True)
+class Restored:
+    """A tracked run's weights and whole state, on the CPU in evaluation mode.
+
+    Attributes:
+        run_id: the full id.
+        config: what the run recorded.
+        loop: with the run's model.
+        data: the run's own.
+        step: rounds done.
+    """
+
+    run_id: str
+    config: Namespace
+    loop: FederatedLoop
+    data: NewsDataModule
+    step: int
+
+
+def restore(client: "MlflowClient", run_id: str, checkpoint: str = "last") -> Restored:
+    """Load a run as it was at one of its checkpoints.
+
+    Args:
+        client: of the tracking store.
+        run_id: a run's id or its unique beginning.
+        checkpoint: ``"last"`` or ``"best"``.
+
+    Raises:
+        UsageError: an unknown run, or changed data.
+        FednewsError: the run left no such checkpoint.
+    """
+    run = resolve_run(client, run_id)
+    config = _config_of(client, run)
+    loop, data = build(config)
+    with tempfile.TemporaryDirectory() as folder:
+        path = _local_checkpoint(run.info.run_id, checkpoint)
+        if not path.is_file():
+            path = download_artifact(client, run.info.run_id, f"checkpoints/{checkpoint}.ckpt", folder)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    loop.prepare(data)
+    loop.load_state_dict(state["state_dict"])
+    loop.on_load_checkpoint(state)
+    loop.eval()
+    return Restored(run.info.run_id, config, loop, data, state["global_step"])
+
+
 def evaluate_run(run_id: str, split: str, checkpoint: str) -> Result:
     """Evaluate a run's weights on a labelled split and add ``<split>_auc`` … to the run's metrics.
 
@@ -211,25 +258,14 @@ def evaluate_run(run_id: str, split: str, checkpoint: str) -> Result:
         UsageError: an unknown run or split, a split without labels, or changed data.
     """
     client = connect()
-    run = resolve_run(client, run_id)
-    run_id = run.info.run_id
-    loop, data = build(_config_of(client, run))
-    with tempfile.TemporaryDirectory() as folder:
-        path = _local_checkpoint(run_id, checkpoint)
-        if not path.is_file():
-            path = download_artifact(client, run_id, f"checkpoints/{checkpoint}.ckpt", folder)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    loop.prepare(data)
-    loop.load_state_dict(state["state_dict"])
-    loop.on_load_checkpoint(state)
-    loop.eval()
-    cpu = torch.device("cpu")
+    restored = restore(client, run_id, checkpoint)
+    loop, data, cpu = restored.loop, restored.data, torch.device("cpu")
     means = evaluate(loop.scorer(data.catalogue(split, cpu)), data.impressions(split), cpu).means()
     prefix = split if checkpoint == "last" else f"{split}_{checkpoint}"
     metrics = {f"{prefix}_{name}": float(value) for name, value in means.items()}
     for name, value in metrics.items():
-        client.log_metric(run_id, name, value, step=state["global_step"])
-    return Result(run_id, metrics)
+        client.log_metric(restored.run_id, name, value, step=restored.step)
+    return Result(restored.run_id, metrics)
 
 
 def load_config(text: str) -> Namespace:
@@ -289,7 +325,7 @@ def _local_checkpoint(run_id: str, name: str = "last") -> Path:
     return CHECKPOINTS / run_id / f"{name}.ckpt"
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Lightning's hints and deprecation notes about itself say nothing about an experiment."""
     for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
