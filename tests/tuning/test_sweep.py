@@ -89,7 +89,7 @@ def test_probes_reach_every_bound_and_choice_and_keys_under_several_conditions()
         {
             "a": {"categorical": [1, 2, 3]},
             "b": {"categorical": {"x": [1], "y": [2]}, "when": {"a": 3}},
-            "c": {"float": [0, 1], "when": {"b": [[2]]}},
+            "c": {"float": [0, 1], "when": {"b": "y"}},
             "d": {"int": [1, 5]},
         }
     )
