@@ -19,6 +19,7 @@ from fednews.federated.algorithms.apfl import APFL
 from fednews.federated.algorithms.centralized import Centralized
 from fednews.federated.algorithms.cfl import CFL
 from fednews.federated.algorithms.ditto import Ditto
+from fednews.federated.algorithms.efficient_fedrec import EfficientFedRec
 from fednews.federated.algorithms.fedavg import FedAvg
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
 from fednews.federated.algorithms.fedper import FedPer
@@ -167,6 +168,7 @@ ALGORITHMS = {
         8, eps1=1e9, eps2=1e-9, linkage="complete", warmup=0, max_clusters=3, local_steps=2, local_lr=0.1
     ),
     "ditto": lambda: Ditto(6, 2, 0.1, personal_steps=1, client_dropout=0.3),
+    "efficient_fedrec": lambda: EfficientFedRec(6, news_lr=0.02, client_dropout=0.3, news_at_once=50),
     "fedper": lambda: FedPer(6, 2, 0.1, client_dropout=0.3),
     "fedprox": lambda: FedProx(6, 2, 0.1, mu=1.0, client_dropout=0.3),
     "finding": lambda: Finding(3, 8, alpha=1.3, recluster_every=2, mix_moments=True, vector_clip=1.0, vector_noise=0.1),

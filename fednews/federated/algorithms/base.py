@@ -8,14 +8,18 @@ import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fednews.aggregation.base import Aggregation
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.data.cohort import Cohort, CohortSource, Draw
 from fednews.errors import UsageError
 from fednews.evaluation.scorers import Catalogue, Scorer, SharedModel
 from fednews.federated.clients import trainable
+from fednews.federated.costs import Messages
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
+
+COUNT_BYTES = 8  # |B_u|, which weights an update
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,18 @@ class Algorithm(ABC):
     one_process = False
     """Whether the method keeps state of single clients, which processes of a distributed run do not share."""
 
+    repeatable = True
+    """Whether an aborted round leaves no state behind, so that it can be done again with other clients."""
+
     def check(self, clients: int) -> None:
         """Raise UsageError where the settings do not suit a population of ``clients``."""
+
+    def check_aggregation(self, aggregation: Aggregation) -> None:
+        """Raise UsageError where the settings need what ``aggregation`` does not do."""
+
+    def parameter_groups(self, model: NewsModel) -> list:
+        """The trained parameters for the server optimiser, in groups where some have settings of their own."""
+        return list(trainable(model).values())
 
     @abstractmethod
     def select(self, source: CohortSource, round_: int) -> Selection:
@@ -80,6 +94,14 @@ class Algorithm(ABC):
         Updates of names that are not the model's parameters are summed too; the server optimiser does not see them.
         """
         return trainable(model)
+
+    def messages(self, model: NewsModel, selection: Selection) -> Messages:
+        """What travelled in the round just computed, as if updates were summed in the clear."""
+        if not self.federated:
+            return Messages(0, 0, {}, {})
+        size = sum(part.nbytes for part in self.communicated(model).values())
+        down, up = {"model": size}, {"update": size + COUNT_BYTES}
+        return Messages(selection.invited, len(selection.participants), down, up)
 
     @abstractmethod
     def release(self, coordinates: int) -> LedgerEntry:
