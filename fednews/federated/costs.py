@@ -86,7 +86,7 @@ class RoundCosts:
         metrics: dict[str, float] = {}
         for way, kinds, clients in (("down", self.down, self.receivers), ("up", self.up, self.senders)):
             metrics[f"bytes_{way}"] = kinds.total()
-            metrics |= {f"bytes_{way}_{kind}": count for kind, count in sorted(kinds.items())}
+            metrics |= {f"bytes_{way}_{kind}": count for kind, count in sorted(kinds.items()) if count}
             metrics[f"bytes_{way}_per_client"] = kinds.total() / max(clients, 1)
         return metrics
 

@@ -53,7 +53,7 @@ def test_bytes_add_up_over_kinds_and_attempts(costs):
         "bytes_up_aggregation": 7,
         "bytes_up_update": 120,
         "bytes_up_per_client": 127 / 4,
-    }
+    }, "a kind without a byte is left out"
 
 
 def test_a_round_of_nobody_costs_nothing(costs):

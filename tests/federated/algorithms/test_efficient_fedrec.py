@@ -194,7 +194,7 @@ def test_under_secure_aggregation_what_travels_up_is_the_protocols(synthetic_sto
     found = metrics[1]
     assert found["bytes_up"] == found["bytes_up_aggregation"] + found["bytes_up_union"]
     assert found["bytes_up_union"] > 6 * 200, "a byte for each news of the catalogue"
-    assert found["bytes_up_user_update"] == found["bytes_up_vector_gradients"] == 0
+    assert found.keys().isdisjoint(["bytes_up_user_update", "bytes_up_vector_gradients"])
 
 
 def test_the_ledger_says_what_the_union_shows(synthetic_store, tmp_path):
