@@ -93,7 +93,7 @@ class RoundCosts:
     def times(self) -> dict[str, float]:
         """Seconds of all clients together, of the sums, and of the server; and the mean of a client."""
         metrics = {f"{payer}_seconds": self.seconds[payer] for payer in ("client", "aggregation", "server")}
-        return metrics | {"per_client_seconds": self.seconds["client"] / max(self.senders, 1)}
+        return metrics | {"per_client_seconds": self.seconds["client"] / self.senders if self.senders else 0.0}
 
     def _settle(self) -> None:
         if self._device.type == "cuda":
