@@ -90,7 +90,7 @@ def test_killed_workers_and_a_killed_launcher_lose_and_double_nothing(write, pla
     run_sweep(name, workers=2)
     check_whole(study, 8)
     client = connect()
-    assert client.download_artifacts and has_artifact(client, study.run_id, "figures/pareto.png")
+    assert has_artifact(client, study.run_id, "figures/pareto.png")
     assert Path(client.download_artifacts(study.run_id, "figures/pareto.png")).read_bytes().startswith(PNG)
     resumed = [run for run in children(study) if "fednews.resumed" in run.data.tags]
     assert resumed, "an interrupted trial goes on in its own run"
@@ -145,7 +145,7 @@ def test_failures_are_recorded_and_do_not_stop_the_study(write, capsys):
     assert "trial 1 failed: " in capsys.readouterr().out
     assert connect().get_run(study.run_id).data.metrics["trials_fail"] == 2
     only = write("broken.yaml", space={"algorithm.clients_per_round": {"int": [-3, -1]}}, trials=1)
-    with pytest.raises(FednewsError, match="all 1 trials failed; the first: .*clients_per_round"):
+    with pytest.raises(FednewsError, match=r"all 1 trials failed; the first: .*clients_per_round"):
         run_sweep(only)
 
 
