@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> None:
-    if rest and options.run is not _train:
+    if rest and options.run not in (_train, _bench, _sweep):
         options.parser.error(f"unknown option: {' '.join(rest)}")
     options.rest = rest
     options.run(options)
@@ -70,6 +70,12 @@ _GENERATOR = (  # of ``synthetic_model.Settings``, which has the defaults
     ("groups", int, "hidden groups of users, each with a click model of its own (default 1)"),
     ("group_strength", float, "how far the click models differ, 0 to 1 (default 1)"),
     ("group_visibility", float, "share of histories that tells the group, below 1 (default 0.4)"),
+)
+
+
+_SWEEP = (
+    "'best' writes the winner as an experiment file, 'report' draws the study as it is. Other options are those of "
+    "'fednews train' and win over the file's experiment; a study is continued with the same ones."
 )
 
 
@@ -150,6 +156,30 @@ def _run_verbs(verbs) -> None:
     report.add_argument("--format", choices=("markdown", "latex"), default="markdown")
 
     _serving_verbs(verbs)
+    bench = _verb(
+        verbs,
+        "bench",
+        _bench,
+        help="time an experiment's rounds on this machine, or a secure sum: fednews bench secagg --help",
+        epilog="All other options are those of 'fednews train'.",
+    )
+    bench.add_argument("--rounds", type=int, default=5, help="rounds to time, after one to warm up (default 5)")
+    bench.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: the process's own time")
+    bench.add_argument(
+        "--reference-samples", type=int, default=50, help="samples of a round that the plain loop computes (default 50)"
+    )
+    bench.add_argument("--eval-impressions", type=int, default=2000, help="impressions to rank (default 2000)")
+    bench.add_argument("--format", choices=("text", "json"), default="text")
+
+    sweep = _verb(verbs, "sweep", _sweep, help="search settings: run a sweep, or go on with it", epilog=_SWEEP)
+    sweep.usage = "fednews sweep [best|report] FILE [options] [--config FILE ...] [--KEY VALUE ...]"
+    sweep.add_argument("file", nargs="+", help="YAML file of the sweep, see sweeps/; 'best' or 'report' before it")
+    sweep.add_argument("--trials", type=int, help="trials that the study has in the end (default: the file's)")
+    sweep.add_argument("--workers", type=int, default=1, help="processes at work (default 1)")
+    sweep.add_argument("--storage", help="postgresql://... or a journal's path (default: under mlruns/sweeps)")
+    sweep.add_argument("--timeout", type=float, metavar="SECONDS", help="begin no trial after that")
+    sweep.add_argument("--trial", type=int, help="with 'best': this trial instead of the first of the best")
+    sweep.add_argument("--out", help="with 'best': the file to write (default NAME-best.yaml)")
 
     ui = _verb(verbs, "ui", _ui, help="open MLflow's UI on the tracking store")
     ui.add_argument("--host", default="127.0.0.1")
@@ -353,6 +383,31 @@ def _report(options: argparse.Namespace) -> None:
     from fednews.report.reproduce import report
 
     print(report(options.table, options.format))
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from fednews.bench.command import bench_command
+
+    print(bench_command(options))
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    action, path = ["run", *options.file][-2:]
+    if len(options.file) > 2 or action not in ("run", "best", "report"):
+        options.parser.error(f"give one sweep file, not {' '.join(options.file)}")
+    if action == "run":
+        from fednews.tuning import server
+
+        server.prepare()  # workers' imports beside our own
+    from fednews.tuning import launch, report
+
+    if action == "run":
+        launch.run_sweep(path, options.rest, options.trials, options.workers, options.storage, options.timeout)
+    elif action == "report":
+        print(launch.redraw(path, options.rest, options.storage))
+    else:
+        study = launch.open_study(path, options.rest, options.storage)
+        print(report.write_best(study, options.trial, options.out))
 
 
 def _ui(options: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednews.data.features import take_news
+from fednews.data.features import TOKEN_INPUTS, take_news
 from fednews.data.ragged import Ragged
 from fednews.data.store import Samples, Store
 from fednews.data.tables import TRAIN
@@ -214,6 +214,11 @@ def client_batches(cohort: Cohort, size: int) -> Iterator[ClientBatch]:
         yield _stack(cohort, chosen, [parts[client] for client in chosen])
 
 
+def _without(name: str, column: Tensor, missing: Tensor) -> Tensor:
+    """Texts of articles that only fill up a client's rows are empty, and so cost little."""
+    return column.masked_fill(missing.unsqueeze(-1), 0) if name in TOKEN_INPUTS else column
+
+
 def _client_part(cohort: Cohort, client: int) -> tuple[Tensor, ...]:
     rows = (cohort.history_client == client).nonzero().flatten()
     samples = (cohort.client == client).nonzero().flatten()
@@ -236,10 +241,12 @@ def _stack(cohort: Cohort, chosen: list[int], parts: list[tuple[Tensor, ...]]) -
 
     news_rows, history_rows, sample_rows = (max(len(part[i]) for part in parts) for i in (0, 1, 4))
     news_index = pad(0, news_rows)
+    sizes = torch.tensor([len(part[0]) for part in parts], device=news_index.device)
+    missing = torch.arange(news_rows, device=sizes.device) >= sizes[:, None]
     counts = cohort.counts[chosen]
     return ClientBatch(
         clients=torch.tensor(chosen, device=counts.device),
-        news={name: column[news_index] for name, column in cohort.news.items()},
+        news={name: _without(name, column[news_index], missing) for name, column in cohort.news.items()},
         history=pad(1, history_rows),
         history_mask=pad(2, history_rows),
         user=pad(3, history_rows),

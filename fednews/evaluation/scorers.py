@@ -10,11 +10,10 @@ from torch.func import functional_call
 
 from fednews.data.features import take_news
 from fednews.data.impressions import ImpressionBatch
-from fednews.models.base import NewsModel, encode_by_length
+from fednews.models.base import NewsModel, encode_by_length, encode_users_by_length
 
 Parameters = dict[str, Tensor]
 _NEWS_AT_ONCE = 4096
-_LENGTH_GROUPS = 8
 _SCORES_AT_ONCE = 4096
 
 
@@ -151,7 +150,7 @@ def score_batch(
         batch: the impressions.
         parameters: used in place of the model's own, by name; the rest is the model's.
     """
-    shown = (vectors[batch.history], batch.history_mask, batch.user)
+    shown = (vectors, batch.history, batch.history_mask, batch.user)
     return score_users(model, functional_call(_Users(model), _named(parameters), shown), vectors, batch, parameters)
 
 
@@ -222,12 +221,12 @@ class _Call(torch.nn.Module):
 
 class _ByLength(_Call):
     def forward(self, news: dict[str, Tensor]) -> Tensor:
-        return encode_by_length(self.model, news, _LENGTH_GROUPS)
+        return encode_by_length(self.model, news)
 
 
 class _Users(_Call):
-    def forward(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
-        return self.model.encode_user(history, mask, user)
+    def forward(self, vectors: Tensor, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
+        return encode_users_by_length(self.model, vectors, history, mask, user)
 
 
 class _Scores(_Call):
