@@ -323,7 +323,7 @@ def test_an_aborted_round_is_tried_again_with_other_clients(synthetic_store, tmp
         loop.aggregation = Few(aborts)
         _, metrics = fit(loop, data, tmp_path / str(aborts), rounds=2)
         results.append((loop, metrics))
-    (calm, once), (rough, again) = results
+    (_, once), (rough, again) = results
     assert [round_["retries"] for round_ in once.values()] == [0, 0]
     assert [round_["retries"] for round_ in again.values()] == [2, 2]
     cohorts = [
