@@ -12,12 +12,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 # Okabe and Ito 2008: told apart with every kind of colour vision.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
 READINGS = {"epsilon_published": "published", "epsilon_accounted": "accounted"}
 READING_COLOURS = {"epsilon_published": PALETTE[1], "epsilon_accounted": PALETTE[0]}
+_MARKERS = "osD^vP*X"
 _TICKS = 7
+_MARKED = 20  # points of a line beyond which marks would run together
 
 
 def style() -> None:
@@ -75,9 +78,7 @@ def readings(axes: Axes, frame: pd.DataFrame, x: str, xlabel: str) -> None:
     axes.legend(title="reading")
 
 
-def curves(
-    axes: Axes, history: pd.DataFrame, metric: str, ylabel: str, labels: dict[str, str] | None = None
-) -> None:
+def curves(axes: Axes, history: pd.DataFrame, metric: str, ylabel: str) -> None:
     """A metric over rounds, one line for each method: mean over seeds, and their range where there are several.
 
     Args:
@@ -85,14 +86,15 @@ def curves(
         history: columns ``method``, ``round`` and the metric.
         metric: its column.
         ylabel: its name and unit.
-        labels: what the legend calls methods, where not by their names.
     """
     for method, rows in history.groupby("method", sort=False):
         spread = rows.groupby("round")[metric].agg(["mean", "min", "max"])
-        (line,) = axes.plot(spread.index, spread["mean"], "o-", label=(labels or {}).get(method, method))
+        mark = "o" if len(spread) <= _MARKED else None
+        (line,) = axes.plot(spread.index, spread["mean"], marker=mark, label=method)
         axes.fill_between(spread.index, spread["min"], spread["max"], color=line.get_color(), alpha=0.15, linewidth=0)
     axes.set(xlabel="round", ylabel=ylabel)
-    axes.legend()
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def trade_off(axes: Axes, frame: pd.DataFrame, metric: str, ylabel: str) -> None:
@@ -111,11 +113,12 @@ def trade_off(axes: Axes, frame: pd.DataFrame, metric: str, ylabel: str) -> None
     published, accounted = READINGS
     handles = []
     for place, (method, rows) in enumerate(placed.groupby("method", sort=False)):
-        look = {"color": PALETTE[place % len(PALETTE)], "marker": "osD^v"[place // len(PALETTE) % 5]}
+        # A mark of its own, so that methods with equal results are told apart.
+        look = {"color": PALETTE[place % len(PALETTE)], "marker": _MARKERS[place % len(_MARKERS)]}
         for _, row in rows.iterrows():
             axes.plot([row[published], row[accounted]], [row[metric]] * 2, "-", color=look["color"], alpha=0.5)
         axes.plot(rows[published], rows[metric], linestyle="", fillstyle="none", **look)
-        axes.plot(rows[accounted], rows[metric], linestyle="", **look)
+        axes.plot(rows[accounted], rows[metric], linestyle="", alpha=0.7, **look)
         handles.append(Line2D([], [], linestyle="", label=method, **look))
     _epsilon_axis(axes, "x", ticks, labels)
     axes.set(xlabel="ε: published (hollow), accounted (full)", ylabel=ylabel)
@@ -135,7 +138,9 @@ def stacked_bars(axes: Axes, parts: pd.DataFrame, ylabel: str) -> None:
 
 def _epsilon_axis(axes: Axes, which: str, ticks: Sequence[float], labels: Sequence[str]) -> None:
     scale, put, line = (
-        (axes.set_yscale, axes.set_yticks, axes.axhline) if which == "y" else (axes.set_xscale, axes.set_xticks, axes.axvline)
+        (axes.set_yscale, axes.set_yticks, axes.axhline)
+        if which == "y"
+        else (axes.set_xscale, axes.set_xticks, axes.axvline)
     )
     scale("log")
     put(ticks, labels)

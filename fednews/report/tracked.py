@@ -72,6 +72,18 @@ class TrackedTable:
         ]
         return pd.DataFrame(rows, columns=["method", "data", "seed", "round", metric])
 
+    def first(self, method: str) -> tuple[Cell, "Run"]:
+        """The method's first cell that has a run, and the run.
+
+        Raises:
+            UsageError: no run of this method is tracked.
+        """
+        for cell, run in self.runs:
+            if cell.method == method:
+                return cell, run
+        known = ", ".join(dict.fromkeys(cell.method for cell, _ in self.runs))
+        raise UsageError(f"no run of '{method}' is tracked for '{self.table.title}'; there are {known or 'none'}")
+
     def artifact(self, method: str, path: str) -> str:
         """The text of an artifact of the method's first run.
 
@@ -79,15 +91,7 @@ class TrackedTable:
             UsageError: no run of this method is tracked.
             FednewsError: the run has no such artifact.
         """
-        for cell, run in self.runs:
-            if cell.method == method:
-                return read_artifact(self.client, run.info.run_id, path)
-        known = ", ".join(dict.fromkeys(cell.method for cell, _ in self.runs))
-        raise UsageError(f"no run of '{method}' is tracked for '{self.table.title}'; there are {known or 'none'}")
-
-    def config(self, method: str):
-        """The configuration of the method's first cell."""
-        return next(cell.config for cell in self.table.cells() if cell.method == method)
+        return read_artifact(self.client, self.first(method)[1].info.run_id, path)
 
 
 def fill(path: str | Path) -> TrackedTable:
