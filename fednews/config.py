@@ -32,6 +32,7 @@ import fednews.federated.algorithms.apfl
 import fednews.federated.algorithms.centralized
 import fednews.federated.algorithms.cfl
 import fednews.federated.algorithms.ditto
+import fednews.federated.algorithms.dp_fedrec
 import fednews.federated.algorithms.fcf
 import fednews.federated.algorithms.fedavg
 import fednews.federated.algorithms.fednewsrec
@@ -39,6 +40,7 @@ import fednews.federated.algorithms.fedper
 import fednews.federated.algorithms.fedprox
 import fednews.federated.algorithms.finding
 import fednews.federated.algorithms.pfedme
+import fednews.federated.algorithms.privaterec
 import fednews.federated.algorithms.scaffold
 import fednews.models.dan
 import fednews.models.dfm
@@ -51,7 +53,8 @@ import fednews.models.lstur
 import fednews.models.naml
 import fednews.models.npa
 import fednews.models.nrms
-import fednews.models.plm_nr  # noqa: F401
+import fednews.models.plm_nr
+import fednews.models.private  # noqa: F401
 from fednews.aggregation.base import Aggregation
 from fednews.data.features import NewsInfo
 from fednews.data.module import NewsDataModule
@@ -129,10 +132,13 @@ def parse_text(text: str) -> Namespace:
     return _resolve(["--config", text])
 
 
-def parse_layers(layers: Iterable[dict], folder: Path) -> Namespace:
-    """Resolve configurations given as mappings, later ones winning; what they name under ``base`` is in ``folder``."""
-    texts = (text for layer in layers for text in _layers_of(dict(layer), folder, ()))
-    return _resolve([argument for text in texts for argument in ("--config", text)])
+def parse_layers(layers: Iterable[dict], folder: Path, arguments: Iterable[str] = ()) -> Namespace:
+    """Resolve configurations given as mappings, later ones winning; what they name under ``base`` is in ``folder``.
+
+    ``arguments`` are options as :func:`parse` takes them; they win over all layers.
+    """
+    texts = [text for layer in layers for text in _layers_of(dict(layer), folder, ())]
+    return _resolve([argument for text in texts for argument in ("--config", text)] + list(_expand(list(arguments))))
 
 
 def digest(config: Namespace) -> str:

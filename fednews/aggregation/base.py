@@ -17,6 +17,9 @@ class Aggregation(ABC):
     separate: ClassVar[bool] = True
     """Whether each client's update must come by itself, because it is masked or encrypted on the client."""
 
+    sums_only: bool = False
+    """Whether single updates are hidden from the server and only their sum is simulated."""
+
     @abstractmethod
     def sum(self, parts: Iterable[ClientUpdates], like: dict[str, Tensor], streams: Streams, round_: int) -> Aggregate:
         """Sum weighted updates, weights, losses and samples over all clients of ``parts``.

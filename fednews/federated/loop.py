@@ -21,6 +21,7 @@ from fednews.federated.round import Round
 from fednews.models.recommender import Recommender
 from fednews.privacy.ledger import READINGS, SCOPES, PrivacyLedger
 from fednews.streams import Streams
+from fednews.timing import section
 
 _COUNT_BYTES = 8
 
@@ -51,6 +52,7 @@ class FederatedLoop(Recommender):
         super().__init__(**recommender)
         self.algorithm = algorithm
         self.aggregation = aggregation or Plain()
+        algorithm.check_parts(self.model, self.aggregation)
         self.streams = streams
         self.delta = delta
         self.round = 0
@@ -77,7 +79,8 @@ class FederatedLoop(Recommender):
         self._started = time.perf_counter()
 
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
-        selection = self.algorithm.select(self.source, self.round)
+        with section("data"):
+            selection = self.algorithm.select(self.source, self.round)
         drawn = time.perf_counter()
         aggregate = self._client_work(selection)
         worked = time.perf_counter()
@@ -98,16 +101,18 @@ class FederatedLoop(Recommender):
 
     def _client_work(self, selection: Selection) -> Aggregate:
         draw = self.algorithm.share(selection.draw, self.trainer.global_rank, self.trainer.world_size)
-        cohort = self.source.cohort(draw).to(self.device) if len(draw.client) else None
-        with self.streams.torch_global("model_dropout", self.round, self.trainer.global_rank):
+        with section("data"):
+            cohort = self.source.cohort(draw).to(self.device) if len(draw.client) else None
+        with section("clients"), self.streams.torch_global("model_dropout", self.round, self.trainer.global_rank):
             return self.algorithm.aggregate(self.model, cohort, self._work(self.round))
 
     def _work(self, number: int) -> Round:
-        return Round(number, self.streams, self.aggregation.separate, self._sum)
+        return Round(number, self.streams, self.aggregation.separate, self._sum, self.aggregation.sums_only)
 
     def _sum(self, parts: Iterable[ClientUpdates]) -> Aggregate:
         like = self.algorithm.communicated(self.model)
-        aggregate = self.aggregation.sum(parts, like, self.streams, self.round)
+        with section("aggregation"):
+            aggregate = self.aggregation.sum(parts, like, self.streams, self.round)
         if self.trainer.world_size > 1:
             tensors = aggregate.tensors()
             summed = self.sum_over_processes(torch.cat([t.double().flatten() for t in tensors]))
@@ -154,7 +159,8 @@ class FederatedLoop(Recommender):
             parameter.grad = None if update is None else update.to(parameter.dtype)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Optimizer, optimizer_closure: Callable) -> None:
-        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        with section("server_step"):  # less what the closure does, which is the clients' work
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         # Not in on_train_batch_end: callbacks write their checkpoints before that.
         done = self.round - 1
         self.algorithm.finish_round(self.model, optimizer, self._work(done))

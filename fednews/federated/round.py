@@ -16,9 +16,11 @@ class Round:
         streams: the experiment's random streams.
         separate: the aggregation needs each client's own update, so that nothing may be summed before it.
         sum: sums client updates through the aggregation and over all processes.
+        sums_only: no single update is simulated as it would leave its client, so that noises may be drawn as one.
     """
 
     number: int
     streams: Streams
     separate: bool
     sum: Callable[[Iterable[ClientUpdates]], Aggregate]
+    sums_only: bool = False

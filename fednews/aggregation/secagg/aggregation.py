@@ -41,7 +41,8 @@ class SecureAggregation(Aggregation):
         dropout: of the sparse graph: largest fraction of clients that drop out while sums are made.
         signatures: clients sign their keys and refuse a server that tells them different things; without, the server
             is trusted to follow the protocol.
-        simulate: skip the cryptography: the same sums and bytes, calculated, for long experiments.
+        simulate: skip the cryptography: the same sums and bytes, calculated, for long experiments; clients' Laplace
+            noises are then drawn as one, with the distribution of their sum.
         min_clients: the smallest number of clients to sum over.
 
     Raises:
@@ -63,6 +64,7 @@ class SecureAggregation(Aggregation):
         self.fixed = FixedPoint(fraction_bits, bound)
         sparse = Sparse(corrupt, dropout) if graph == "sparse" else None
         self.protocol = SecureSum(threshold, sparse, signatures, simulate, min_clients)
+        self.sums_only = simulate
         self._cost, self._seconds = Cost(simulated=simulate), 0.0
 
     def sum(self, parts: Iterable[ClientUpdates], like: dict[str, Tensor], streams: Streams, round_: int) -> Aggregate:

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fednews.aggregation.base import Aggregation
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.data.cohort import Cohort, CohortSource, Draw
 from fednews.errors import UsageError
@@ -42,6 +43,9 @@ class Algorithm(ABC):
 
     def check(self, clients: int) -> None:
         """Raise UsageError where the settings do not suit a population of ``clients``."""
+
+    def check_parts(self, model: NewsModel, aggregation: Aggregation) -> None:
+        """Raise UsageError where the method cannot train ``model``, or not with updates that travel this way."""
 
     @abstractmethod
     def select(self, source: CohortSource, round_: int) -> Selection:
