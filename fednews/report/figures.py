@@ -60,6 +60,20 @@ def epsilon_scale(epsilons: Iterable[float]) -> tuple[float, list[float], list[s
     return 10.0**infinity, ticks, labels
 
 
+def epsilon_axis(axes: Axes, which: str, ticks: Sequence[float], labels: Sequence[str]) -> None:
+    """Draw the ``x`` or ``y`` axis of :func:`epsilon_scale`, with a line at ∞ where it occurs."""
+    scale, put, line = (
+        (axes.set_yscale, axes.set_yticks, axes.axhline)
+        if which == "y"
+        else (axes.set_xscale, axes.set_xticks, axes.axvline)
+    )
+    scale("log")
+    put(ticks, labels)
+    put([], minor=True)
+    if labels and labels[-1] == "∞":
+        line(ticks[-1], color="grey", linestyle=":", linewidth=1, zorder=0)
+
+
 def readings(axes: Axes, frame: pd.DataFrame, x: str, xlabel: str) -> None:
     """Both readings of epsilon over a setting, mean over seeds; infinite ones stand on their own line.
 
@@ -73,7 +87,7 @@ def readings(axes: Axes, frame: pd.DataFrame, x: str, xlabel: str) -> None:
     for column, name in READINGS.items():
         means = frame.groupby(x)[column].mean().replace(math.inf, infinity)
         axes.plot(means.index, means, "o-", color=READING_COLOURS[column], label=name)
-    _epsilon_axis(axes, "y", ticks, labels)
+    epsilon_axis(axes, "y", ticks, labels)
     axes.set(xlabel=xlabel, ylabel="ε (largest of any client)")
     axes.legend(title="reading")
 
@@ -120,7 +134,7 @@ def trade_off(axes: Axes, frame: pd.DataFrame, metric: str, ylabel: str) -> None
         axes.plot(rows[published], rows[metric], linestyle="", fillstyle="none", **look)
         axes.plot(rows[accounted], rows[metric], linestyle="", alpha=0.7, **look)
         handles.append(Line2D([], [], linestyle="", label=method, **look))
-    _epsilon_axis(axes, "x", ticks, labels)
+    epsilon_axis(axes, "x", ticks, labels)
     axes.set(xlabel="ε: published (hollow), accounted (full)", ylabel=ylabel)
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5))
 
@@ -134,16 +148,3 @@ def stacked_bars(axes: Axes, parts: pd.DataFrame, ylabel: str) -> None:
     axes.set_ylabel(ylabel)
     axes.tick_params(axis="x", labelrotation=20)
     axes.legend()
-
-
-def _epsilon_axis(axes: Axes, which: str, ticks: Sequence[float], labels: Sequence[str]) -> None:
-    scale, put, line = (
-        (axes.set_yscale, axes.set_yticks, axes.axhline)
-        if which == "y"
-        else (axes.set_xscale, axes.set_xticks, axes.axvline)
-    )
-    scale("log")
-    put(ticks, labels)
-    put([], minor=True)
-    if labels and labels[-1] == "∞":
-        line(ticks[-1], color="grey", linestyle=":", linewidth=1, zorder=0)
