@@ -1,5 +1,6 @@
 """Cohorts: one round's clients as tensors, drawn at a cost that does not depend on the population."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -7,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednews.data.features import take_news
+from fednews.data.features import TOKEN_INPUTS, take_news
 from fednews.data.ragged import Ragged
 from fednews.data.store import Samples, Store
 from fednews.data.tables import TRAIN
@@ -32,6 +33,7 @@ class Cohort:
         client: int64 ``[S]``, position in ``0..C-1`` of the sample's client.
         counts: int64 ``[C]``, samples of each client, abs(B_u) of the papers.
         clients: int64 ``[C]``, the clients' rows in the store's samples.
+        articles: int64 ``[N]``, the rows of ``news`` in the store's news, ascending.
     """
 
     news: dict[str, Tensor]
@@ -44,6 +46,7 @@ class Cohort:
     client: Tensor
     counts: Tensor
     clients: Tensor
+    articles: Tensor
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -105,6 +108,14 @@ class CohortSource:
         self.history_length = history_length
         self.streams = streams
 
+    def attempt(self, number: int) -> "CohortSource":
+        """The same source with streams of its own for each further attempt at a round."""
+        if not number:
+            return self
+        other = copy.copy(self)
+        other.streams = Streams(self.streams.integer("attempt", number))
+        return other
+
     def draw_clients(self, size: int, round_: int) -> np.ndarray:
         """``size`` different clients of round ``round_``, uniformly; int64 rows of the store's samples."""
         return self.streams.numpy("cohort", round_).choice(self.samples.clients, size, replace=False)
@@ -138,8 +149,9 @@ class CohortSource:
         news, position = np.unique(np.concatenate([history.ravel(), draw.candidates.ravel()]), return_inverse=True)
         padding = int(len(news) > 0 and news[0] == -1)
         position = np.maximum(position - padding, 0)
+        articles = torch.from_numpy(news[padding:].astype(np.int64))
         return Cohort(
-            news=take_news(self.features, torch.from_numpy(news[padding:].astype(np.int64))),
+            news=take_news(self.features, articles),
             history=torch.from_numpy(position[: history.size].reshape(history.shape)),
             history_mask=torch.from_numpy(history >= 0),
             history_client=torch.from_numpy(owner.copy()),
@@ -149,6 +161,7 @@ class CohortSource:
             client=torch.from_numpy(draw.client),
             counts=torch.from_numpy(np.bincount(draw.client, minlength=len(draw.clients))),
             clients=torch.from_numpy(draw.clients.astype(np.int64)),
+            articles=articles,
         )
 
 
@@ -214,6 +227,11 @@ def client_batches(cohort: Cohort, size: int) -> Iterator[ClientBatch]:
         yield _stack(cohort, chosen, [parts[client] for client in chosen])
 
 
+def _without(name: str, column: Tensor, missing: Tensor) -> Tensor:
+    """Texts of articles that only fill up a client's rows are empty, and so cost little."""
+    return column.masked_fill(missing.unsqueeze(-1), 0) if name in TOKEN_INPUTS else column
+
+
 def _client_part(cohort: Cohort, client: int) -> tuple[Tensor, ...]:
     rows = (cohort.history_client == client).nonzero().flatten()
     samples = (cohort.client == client).nonzero().flatten()
@@ -236,10 +254,12 @@ def _stack(cohort: Cohort, chosen: list[int], parts: list[tuple[Tensor, ...]]) -
 
     news_rows, history_rows, sample_rows = (max(len(part[i]) for part in parts) for i in (0, 1, 4))
     news_index = pad(0, news_rows)
+    sizes = torch.tensor([len(part[0]) for part in parts], device=news_index.device)
+    missing = torch.arange(news_rows, device=sizes.device) >= sizes[:, None]
     counts = cohort.counts[chosen]
     return ClientBatch(
         clients=torch.tensor(chosen, device=counts.device),
-        news={name: column[news_index] for name, column in cohort.news.items()},
+        news={name: _without(name, column[news_index], missing) for name, column in cohort.news.items()},
         history=pad(1, history_rows),
         history_mask=pad(2, history_rows),
         user=pad(3, history_rows),

@@ -13,9 +13,8 @@ from torch.func import functional_call, vmap
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import ClientBatch, Cohort, client_batches
 from fednews.federated.local import Direction, Reduction, batch_inputs, gradient_function, local_clients
-from fednews.models.base import NewsModel, click_losses, encode_by_length
-
-_LENGTH_GROUPS = 4
+from fednews.models.base import NewsModel, click_losses, encode_by_length, encode_users_by_length
+from fednews.timing import section
 
 
 def trainable(model: NewsModel) -> dict[str, Tensor]:
@@ -25,8 +24,8 @@ def trainable(model: NewsModel) -> dict[str, Tensor]:
 
 def cohort_losses(model: NewsModel, cohort: Cohort) -> Tensor:
     """Loss of every sample ``[S]``, each article and each history encoded once."""
-    vectors = encode_by_length(model, cohort.news, _LENGTH_GROUPS)
-    users = model.encode_user(vectors[cohort.history], cohort.history_mask, cohort.user)
+    vectors = encode_by_length(model, cohort.news)
+    users = encode_users_by_length(model, vectors, cohort.history, cohort.history_mask, cohort.user)
     return click_losses(model.score(users[cohort.sample_history], vectors[cohort.candidates]))
 
 
@@ -36,18 +35,19 @@ def fused_gradient(
     r"""The cohort's weighted mean gradient by one backward pass, as if one client had sent it.
 
     With :math:`w_u = |B_u|` it is :math:`\sum_u w_u \nabla L_u / \sum_u w_u` (Qi et al. 2020, eq. 6), where
-    :math:`L_u` is the sum or the mean of the client's sample losses. It is taken at ``parameters``, all trained ones
-    by name, where given.
+    :math:`L_u` is the sum or the mean of the client's sample losses. It is taken at, and for, ``parameters`` by
+    name where given, else the global model's trained ones.
     """
     at = trainable(model)
     if parameters is None:
         losses = cohort_losses(model, cohort)
     else:
-        at = {name: parameters[name].detach().requires_grad_() for name in at}
+        at = {name: value.detach().requires_grad_() for name, value in parameters.items()}
         losses = functional_call(_CohortLosses(model), {f"model.{name}": value for name, value in at.items()}, cohort)
     weight = cohort.counts.sum().to(losses.dtype)
     per_sample = cohort.counts[cohort.client].to(losses.dtype) if reduction == "sum" else torch.ones_like(losses)
-    gradients = torch.autograd.grad((losses * per_sample).sum() / weight, list(at.values()), allow_unused=True)
+    with section("backward"):
+        gradients = torch.autograd.grad((losses * per_sample).sum() / weight, list(at.values()), allow_unused=True)
     updates = {
         name: torch.zeros_like(parameter)[None] if gradient is None else gradient[None]
         for (name, parameter), gradient in zip(at.items(), gradients, strict=True)
@@ -91,12 +91,13 @@ def client_gradients(
 ) -> Iterator[ClientUpdates]:
     """Every client's own gradient, ``clients_at_once`` together.
 
-    Taken at ``parameters``, all trained ones by name, where given, else at the global ones.
+    Taken at, and for, ``parameters`` by name where given, else the global model's trained ones.
     """
     parameters = _values(model, parameters)
     gradient = vmap(gradient_function(model, reduction), in_dims=(None, 0), randomness="different")
     for batch in client_batches(cohort, clients_at_once):
-        gradients, losses = gradient(parameters, batch_inputs(batch, pieces=1))
+        with section("backward"):
+            gradients, losses = gradient(parameters, batch_inputs(batch))
         yield _stacked(cohort, batch, gradients, losses)
 
 
@@ -122,8 +123,8 @@ def local_training(
 
 
 def _values(model: NewsModel, parameters: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    own = trainable(model)
-    return {name: (own if parameters is None else parameters)[name].detach() for name in own}
+    chosen = trainable(model) if parameters is None else parameters
+    return {name: value.detach() for name, value in chosen.items()}
 
 
 def _stacked(cohort: Cohort, batch: ClientBatch, updates: dict[str, Tensor], losses: Tensor) -> ClientUpdates:

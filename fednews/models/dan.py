@@ -14,7 +14,7 @@ from fednews.models.encoders.user.candidate_aware import (
     pack,
     unpack,
 )
-from fednews.models.layers import WordEmbedding
+from fednews.models.layers import FastDropout, WordEmbedding
 from fednews.types import Dropout, Size
 
 
@@ -50,6 +50,7 @@ class DAN(NewsModel):
     """
 
     inputs = ("title", "title_entities")
+    whole_histories = True
     news_layers = (("news.words", "news.entities"), ("news.title", "news.profile"), "news.join")
     user_layers = ("recurrent", ("interest", "sequence"), "join")
 
@@ -73,7 +74,7 @@ class DAN(NewsModel):
         self.interest = CandidateAttention(dim, dim, attention_dim, nn.Tanh())
         self.sequence = CandidateAttention(dim, dim, attention_dim, nn.Tanh())
         self.join = nn.Linear(2 * dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         return self.news(news["title"], news["title_entities"])

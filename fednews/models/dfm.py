@@ -8,7 +8,7 @@ from fednews.models.base import NewsModel
 from fednews.models.encoders.news.features import FIELDS, mean_of_tokens
 from fednews.models.encoders.news.knowledge import entity_embedding
 from fednews.models.encoders.user.channels import ChannelUser, Inception
-from fednews.models.layers import WordEmbedding
+from fednews.models.layers import FastDropout, WordEmbedding
 from fednews.types import Dropout, Size
 
 
@@ -66,7 +66,7 @@ class DFM(NewsModel):
         width = self.words.dim + 2 * category_dim + (0 if self.entities is None else self.entities.dim)
         self.inception = Inception(width, hidden, dim, depths, dropout)
         self.user = ChannelUser(info.users, dim, hidden, depths, query_dim, dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         title, entities = news["title"], news["title_entities"]

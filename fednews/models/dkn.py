@@ -9,7 +9,7 @@ from fednews.data.features import NewsInfo
 from fednews.models.base import NewsModel
 from fednews.models.encoders.news.knowledge import KnowledgeConvolution, entity_embedding
 from fednews.models.encoders.user.candidate_aware import CandidateAttention, attend, pack, unpack
-from fednews.models.layers import WordEmbedding
+from fednews.models.layers import FastDropout, WordEmbedding
 from fednews.types import Dropout, Size
 
 
@@ -44,6 +44,7 @@ class DKN(NewsModel):
     """
 
     inputs = ("title", "title_entities")
+    whole_histories = True
     news_layers = (("news.words", "news.entities"), ("news.transform", "news.convolution"))
 
     def __init__(
@@ -68,7 +69,7 @@ class DKN(NewsModel):
             self.user_layers = ("attention", "network")
             self.attention = CandidateAttention(self.dim, self.dim, attention_dim, nn.ReLU())
             self.network = nn.Sequential(
-                nn.Linear(2 * self.dim, score_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(score_dim, 1, bias=False)
+                nn.Linear(2 * self.dim, score_dim), nn.ReLU(), FastDropout(dropout), nn.Linear(score_dim, 1, bias=False)
             )
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:

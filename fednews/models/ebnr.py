@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from fednews.data.features import NewsInfo
 from fednews.models.base import NewsModel
 from fednews.models.encoders.news.denoising import BagOfWords, fit_autoencoder
-from fednews.models.layers import GRU
+from fednews.models.layers import GRU, FastDropout
 from fednews.types import Dropout, Size
 
 
@@ -24,7 +24,7 @@ class RecurrentUser(nn.Module):
         self.initial = nn.Parameter(torch.zeros(state_dim))
         self.recurrent = GRU(dim, state_dim)
         self.decode = nn.Linear(state_dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """``history [R, H, dim]``, ``mask [R, H]`` -> ``[R, dim]``."""

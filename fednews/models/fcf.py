@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from fednews.data.features import NewsInfo
 from fednews.errors import UsageError
 from fednews.models.base import NewsModel
+from fednews.models.layers import FastDropout
 from fednews.types import Dropout, Size
 
 
@@ -54,7 +55,7 @@ class FCF(NewsModel):
         self.items = nn.Embedding(info.news, factors)
         nn.init.normal_(self.items.weight, std=0.1)
         self.alpha, self.regularization = alpha, regularization
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         return self.dropout(self.items(news["news"]))

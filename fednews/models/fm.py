@@ -1,11 +1,12 @@
 """FM: factorization machine on sparse features (Rendle 2012, TIST)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fednews.data.features import NewsInfo
 from fednews.models.base import NewsModel
 from fednews.models.encoders.news.features import FIELDS, Factors, field_sizes
+from fednews.models.layers import FastDropout
 from fednews.types import Dropout, Size
 
 
@@ -43,7 +44,7 @@ class FM(NewsModel):
         self.clicked = Factors(sizes, factors)
         self.candidate = Factors(sizes, factors)
         self.user = Factors({"user": info.users}, factors)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         sums = self.candidate.sums(news)

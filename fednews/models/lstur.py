@@ -9,7 +9,7 @@ from fednews.data.features import NewsInfo
 from fednews.models.base import Layer, NewsModel
 from fednews.models.encoders.news.convolution import ConvolutionText
 from fednews.models.encoders.user.personal import LongTermUser
-from fednews.models.layers import GRU, WordEmbedding
+from fednews.models.layers import GRU, FastDropout, WordEmbedding
 from fednews.types import Dropout, Size
 
 
@@ -70,7 +70,7 @@ class LSTUR(NewsModel):
         long_dim = dim if variant == "ini" else dim // 2
         self.long = LongTermUser(info.users, long_dim, masking)
         self.short = GRU(dim, dim if variant == "ini" else dim - long_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         topics = [self.dropout(getattr(self, name)(news[name])) for name in ("category", "subcategory")]

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fednews.data.features import NewsInfo
 from fednews.errors import UsageError
-from fednews.models.layers import WordEmbedding
+from fednews.models.layers import FastDropout, WordEmbedding
 
 
 def entity_embedding(info: NewsInfo, dim: int) -> WordEmbedding | None:
@@ -82,7 +82,7 @@ class KnowledgeConvolution(nn.Module):
         self.transform = None if entities is None else nn.Linear(entities.dim, words.dim)
         channels = 1 if entities is None else 2
         self.convolution = MaxConvolution(channels * words.dim, filters, windows)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, title: Tensor, entities: Tensor) -> Tensor:
         """Words and entities ``[N, L]`` -> ``[N, filters * len(windows)]``."""
@@ -118,7 +118,7 @@ class ParallelConvolution(nn.Module):
         self.profile = None if entities is None else MaxConvolution(entities.dim, filters, windows)
         branches = 1 if entities is None else 2
         self.join = nn.Linear(branches * filters * len(windows), dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, title: Tensor, entities: Tensor) -> Tensor:
         """Words and entities ``[N, L]`` -> ``[N, dim]``."""

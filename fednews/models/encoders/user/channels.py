@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fednews.errors import UsageError
-from fednews.models.layers import AdditiveAttention
+from fednews.models.layers import AdditiveAttention, FastDropout
 
 
 class Inception(nn.Module):
@@ -30,7 +30,7 @@ class Inception(nn.Module):
             raise UsageError("model.depths is empty: name at least one channel")
         self.channels = nn.ModuleList(_dense([dim, *[hidden] * depth]) for depth in depths)
         self.join = nn.Linear(hidden * len(depths), out)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[…, dim]`` -> ``[…, out]``."""
