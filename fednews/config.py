@@ -14,6 +14,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
@@ -31,6 +32,7 @@ import fednews.federated.algorithms.apfl
 import fednews.federated.algorithms.centralized
 import fednews.federated.algorithms.cfl
 import fednews.federated.algorithms.ditto
+import fednews.federated.algorithms.dp_fedrec
 import fednews.federated.algorithms.efficient_fedrec
 import fednews.federated.algorithms.fcf
 import fednews.federated.algorithms.fedavg
@@ -39,6 +41,7 @@ import fednews.federated.algorithms.fedper
 import fednews.federated.algorithms.fedprox
 import fednews.federated.algorithms.finding
 import fednews.federated.algorithms.pfedme
+import fednews.federated.algorithms.privaterec
 import fednews.federated.algorithms.scaffold
 import fednews.models.dan
 import fednews.models.dfm
@@ -51,7 +54,8 @@ import fednews.models.lstur
 import fednews.models.naml
 import fednews.models.npa
 import fednews.models.nrms
-import fednews.models.plm_nr  # noqa: F401
+import fednews.models.plm_nr
+import fednews.models.private  # noqa: F401
 from fednews.aggregation.base import Aggregation
 from fednews.data.features import NewsInfo
 from fednews.data.module import NewsDataModule
@@ -129,10 +133,13 @@ def parse_text(text: str) -> Namespace:
     return _resolve(["--config", text])
 
 
-def parse_layers(layers: Iterable[dict], folder: Path) -> Namespace:
-    """Resolve configurations given as mappings, later ones winning; what they name under ``base`` is in ``folder``."""
-    texts = (text for layer in layers for text in _layers_of(dict(layer), folder, ()))
-    return _resolve([argument for text in texts for argument in ("--config", text)])
+def parse_layers(layers: Iterable[dict], folder: Path, arguments: Iterable[str] = ()) -> Namespace:
+    """Resolve configurations given as mappings, later ones winning; what they name under ``base`` is in ``folder``.
+
+    ``arguments`` are options as :func:`parse` takes them; they win over all layers.
+    """
+    texts = [text for layer in layers for text in _layers_of(dict(layer), folder, ())]
+    return _resolve([argument for text in texts for argument in ("--config", text)] + list(_expand(list(arguments))))
 
 
 def digest(config: Namespace) -> str:
@@ -153,7 +160,18 @@ def _resolve(arguments: list[str]) -> Namespace:
     except (ArgumentError, TypeError, ValueError) as error:
         raise UsageError(_explain(str(error), parser)) from error
     config.pop("config")  # where the values came from is not part of what they are
-    return _checked(config)
+    return _checked(_plain(config))
+
+
+def _plain(value: Any) -> Any:
+    """The same with built-in numbers in place of those of ranged types, which are not to travel into models."""
+    if isinstance(value, Namespace):
+        return Namespace(**{key: _plain(item) for key, item in vars(value).items()})
+    if isinstance(value, dict | list | tuple):
+        items = {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else map(_plain, value)
+        return type(value)(items)
+    ranged = type(value) not in (int, float, bool)
+    return next((kind(value) for kind in (int, float) if ranged and isinstance(value, kind)), value)
 
 
 def dump(config: Namespace) -> str:
@@ -224,6 +242,9 @@ def _explain(message: str, parser: ArgumentParser) -> str:
     line = " ".join(_innermost(message).split())
     if unknown_class := re.search(r"Expected a dot import path string: ([\w.]+)", line):
         return _explain_class(unknown_class[1], message)
+    if out_of_range := re.search(_OUT_OF_RANGE, line):
+        key, value, allowed = out_of_range.groups()
+        return f"configuration key '{key}': {value} is out of range, it must be {allowed.replace('v', '')}"
     unknown = next((found[1] for pattern in _UNKNOWN_KEY if (found := re.search(pattern, line))), None)
     if unknown is None:
         return line.replace("Parser key", "configuration key")
@@ -235,6 +256,7 @@ def _explain(message: str, parser: ArgumentParser) -> str:
     return f"unknown configuration key '{unknown}'" + (f": did you mean '{near[0]}'?" if near else "")
 
 
+_OUT_OF_RANGE = r'"([\w.]+)": Not of type \w+: (\S+) does not conform to restriction ([^"]+?)(?:\. Got value.*)?$'
 _UNKNOWN_KEY = (
     r"[Oo]ption '([\w.]+)' is not accepted",
     r"does not accept option '([\w.]+)'",

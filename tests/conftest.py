@@ -26,6 +26,7 @@ from fednews.models.naml import NAML
 from fednews.models.npa import NPA
 from fednews.models.nrms import NRMS
 from fednews.models.plm_nr import PLMNR
+from fednews.models.private import PrivateRecModel
 from fednews.streams import Streams
 from tests.models.tiny_bert import tiny_bert
 
@@ -121,6 +122,8 @@ MODELS = {
         info, word_dim=12, entity_dim=6, category_dim=4, dim=9, hidden=10, depths=(1, 2), query_dim=7, **kw
     ),
     "fcf": lambda info, train_words=True, **kw: FCF(info, factors=8, **kw),
+    "private_naml": lambda info, **kw: PrivateRecModel(info, lambda info: MODELS["naml"](info, **kw), basis=4),
+    "private_nrms": lambda info, **kw: PrivateRecModel(info, lambda info: MODELS["nrms"](info, **kw), basis=4),
     "plm_nr": lambda info, train_words=False, dropout=0.2, **kw: PLMNR(
         info,
         tiny_bert(),

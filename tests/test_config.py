@@ -124,3 +124,22 @@ def test_settings_out_of_range_are_one_clear_line_when_built(synthetic_store, ex
         instantiate(config)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "setting", "value", "allowed"),
+    [("nrms", "heads", 0, ">0"), ("dkn", "windows", "[1,0]", ">0"), ("naml", "dropout", 1.0, ">=0 and <1")],
+)
+def test_a_size_or_rate_out_of_range_is_refused_in_one_line(model, setting, value, allowed):
+    layers = ["--config", "experiments/mind_sample_central.yaml", "--config", f"experiments/model/{model}.yaml"]
+    with pytest.raises(
+        UsageError, match=rf"^configuration key '{setting}': \S+ is out of range, it must be {allowed}$"
+    ):
+        parse([*layers, f"--model.init_args.{setting}={value}"])
+
+
+def test_numbers_of_a_configuration_are_built_in_ones():
+    layers = ["--config", "experiments/mind_sample_central.yaml", "--config", "experiments/model/dkn.yaml"]
+    model = parse([*layers, "--model.init_args.windows=[1,3]"]).model.init_args
+    assert {type(value) for value in (*model.windows, model.filters)} == {int}
+    assert type(model.dropout) is float

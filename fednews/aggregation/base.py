@@ -25,6 +25,9 @@ class Aggregation(ABC):
     reveals_counts: bool = True
     """Whether :meth:`count_news` tells the server how many clients touched a news."""
 
+    sums_only: bool = False
+    """Whether single updates are hidden from the server and only their sum is simulated."""
+
     @abstractmethod
     def sum(self, parts: Iterable[ClientUpdates], like: dict[str, Tensor], streams: Streams, round_: int) -> Aggregate:
         """Sum weighted updates, weights, losses and samples over all clients of ``parts``.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednews.data.features import take_news
+from fednews.data.features import TOKEN_INPUTS, take_news
 from fednews.data.ragged import Ragged
 from fednews.data.store import Samples, Store
 from fednews.data.tables import TRAIN
@@ -102,21 +102,22 @@ class CohortSource:
             raise UsageError(f"{store.path} has no client with a click to learn from: no cohort can be drawn")
         self.train = store.split(TRAIN)
         self.features = features
+        self.category = store.category
+        self.categories = store.categories
         self.negatives = negatives
         self.history_length = history_length
         self.streams = streams
+        self.attempts: tuple[int, ...] = ()  # counter of the draws of who works, beside the round
 
     def attempt(self, number: int) -> "CohortSource":
-        """The same source with streams of its own for each further attempt at a round."""
-        if not number:
-            return self
+        """The same source, but other clients for each further attempt at a round; what they draw stays theirs."""
         other = copy.copy(self)
-        other.streams = Streams(self.streams.integer("attempt", number))
+        other.attempts = (number,) if number else ()
         return other
 
     def draw_clients(self, size: int, round_: int) -> np.ndarray:
         """``size`` different clients of round ``round_``, uniformly; int64 rows of the store's samples."""
-        return self.streams.numpy("cohort", round_).choice(self.samples.clients, size, replace=False)
+        return self.streams.numpy("cohort", round_, *self.attempts).choice(self.samples.clients, size, replace=False)
 
     def of_clients(self, clients: np.ndarray, round_: int) -> Draw:
         """All samples of the given clients, with the negatives of round ``round_``."""
@@ -174,7 +175,14 @@ def draw_negatives(
     shown = candidates.take(impressions)
     clicked = Ragged(candidates.offsets, labels).take(impressions)
     news, real = shown.padded()
-    free = real & (clicked.padded(fill=1)[0] == 0)
+    return choose(news, real & (clicked.padded(fill=1)[0] == 0), k, rng)
+
+
+def choose(news: np.ndarray, free: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """``k`` of the ``free`` articles of each row ``[n, width]``, int64 ``[n, k]``; every row must have a free one.
+
+    Drawn without replacement where a row has at least ``k`` free ones, with replacement where it has fewer.
+    """
     key = np.where(free, rng.random(news.shape), np.inf)
     width = max(k, news.shape[1])
     key = np.pad(key, ((0, 0), (0, width - news.shape[1])), constant_values=np.inf)
@@ -218,6 +226,11 @@ def client_batches(cohort: Cohort, size: int) -> Iterator[ClientBatch]:
         yield _stack(cohort, chosen, [parts[client] for client in chosen])
 
 
+def _without(name: str, column: Tensor, missing: Tensor) -> Tensor:
+    """Texts of articles that only fill up a client's rows are empty, and so cost little."""
+    return column.masked_fill(missing.unsqueeze(-1), 0) if name in TOKEN_INPUTS else column
+
+
 def _client_part(cohort: Cohort, client: int) -> tuple[Tensor, ...]:
     rows = (cohort.history_client == client).nonzero().flatten()
     samples = (cohort.client == client).nonzero().flatten()
@@ -240,10 +253,12 @@ def _stack(cohort: Cohort, chosen: list[int], parts: list[tuple[Tensor, ...]]) -
 
     news_rows, history_rows, sample_rows = (max(len(part[i]) for part in parts) for i in (0, 1, 4))
     news_index = pad(0, news_rows)
+    sizes = torch.tensor([len(part[0]) for part in parts], device=news_index.device)
+    missing = torch.arange(news_rows, device=sizes.device) >= sizes[:, None]
     counts = cohort.counts[chosen]
     return ClientBatch(
         clients=torch.tensor(chosen, device=counts.device),
-        news={name: column[news_index] for name, column in cohort.news.items()},
+        news={name: _without(name, column[news_index], missing) for name, column in cohort.news.items()},
         history=pad(1, history_rows),
         history_mask=pad(2, history_rows),
         user=pad(3, history_rows),

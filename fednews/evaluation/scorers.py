@@ -10,11 +10,10 @@ from torch.func import functional_call
 
 from fednews.data.features import take_news
 from fednews.data.impressions import ImpressionBatch
-from fednews.models.base import NewsModel, encode_by_length
+from fednews.models.base import NewsModel, encode_by_length, encode_users_by_length
 
 Parameters = dict[str, Tensor]
 _NEWS_AT_ONCE = 4096
-_LENGTH_GROUPS = 8
 _SCORES_AT_ONCE = 4096
 
 
@@ -151,9 +150,16 @@ def score_batch(
         batch: the impressions.
         parameters: used in place of the model's own, by name; the rest is the model's.
     """
-    call = _Users(model)
+    shown = (vectors, batch.history, batch.history_mask, batch.user)
+    return score_users(model, functional_call(_Users(model), _named(parameters), shown), vectors, batch, parameters)
+
+
+@torch.no_grad()
+def score_users(
+    model: NewsModel, users: Tensor, vectors: Tensor, batch: ImpressionBatch, parameters: Parameters | None = None
+) -> Tensor:
+    """As :func:`score_batch`, with ``users [R, …]`` in place of what the model makes of the batch's histories."""
     named = _named(parameters)
-    users = functional_call(call, named, (vectors[batch.history], batch.history_mask, batch.user))
     sizes = batch.offsets.diff()
     scores = users.new_empty(len(batch.candidates))
     # Impressions of similar size together: one padded product each instead of a copy of the user for every candidate.
@@ -215,12 +221,12 @@ class _Call(torch.nn.Module):
 
 class _ByLength(_Call):
     def forward(self, news: dict[str, Tensor]) -> Tensor:
-        return encode_by_length(self.model, news, _LENGTH_GROUPS)
+        return encode_by_length(self.model, news)
 
 
 class _Users(_Call):
-    def forward(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
-        return self.model.encode_user(history, mask, user)
+    def forward(self, vectors: Tensor, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
+        return encode_users_by_length(self.model, vectors, history, mask, user)
 
 
 class _Scores(_Call):

@@ -13,9 +13,8 @@ from torch.func import functional_call, vmap
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import ClientBatch, Cohort, client_batches
 from fednews.federated.local import Direction, Reduction, batch_inputs, gradient_function, local_clients
-from fednews.models.base import NewsModel, click_losses, encode_by_length
-
-_LENGTH_GROUPS = 4
+from fednews.models.base import NewsModel, click_losses, encode_by_length, encode_users_by_length
+from fednews.timing import section
 
 
 def trainable(model: NewsModel) -> dict[str, Tensor]:
@@ -25,8 +24,8 @@ def trainable(model: NewsModel) -> dict[str, Tensor]:
 
 def cohort_losses(model: NewsModel, cohort: Cohort) -> Tensor:
     """Loss of every sample ``[S]``, each article and each history encoded once."""
-    vectors = encode_by_length(model, cohort.news, _LENGTH_GROUPS)
-    users = model.encode_user(vectors[cohort.history], cohort.history_mask, cohort.user)
+    vectors = encode_by_length(model, cohort.news)
+    users = encode_users_by_length(model, vectors, cohort.history, cohort.history_mask, cohort.user)
     return click_losses(model.score(users[cohort.sample_history], vectors[cohort.candidates]))
 
 
@@ -47,7 +46,8 @@ def fused_gradient(
         losses = functional_call(_CohortLosses(model), {f"model.{name}": value for name, value in at.items()}, cohort)
     weight = cohort.counts.sum().to(losses.dtype)
     per_sample = cohort.counts[cohort.client].to(losses.dtype) if reduction == "sum" else torch.ones_like(losses)
-    gradients = torch.autograd.grad((losses * per_sample).sum() / weight, list(at.values()), allow_unused=True)
+    with section("backward"):
+        gradients = torch.autograd.grad((losses * per_sample).sum() / weight, list(at.values()), allow_unused=True)
     updates = {
         name: torch.zeros_like(parameter)[None] if gradient is None else gradient[None]
         for (name, parameter), gradient in zip(at.items(), gradients, strict=True)
@@ -96,7 +96,8 @@ def client_gradients(
     parameters = _values(model, parameters)
     gradient = vmap(gradient_function(model, reduction), in_dims=(None, 0), randomness="different")
     for batch in client_batches(cohort, clients_at_once):
-        gradients, losses = gradient(parameters, batch_inputs(batch, pieces=1))
+        with section("backward"):
+            gradients, losses = gradient(parameters, batch_inputs(batch))
         yield _stacked(cohort, batch, gradients, losses)
 
 

@@ -12,6 +12,7 @@ from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import ClientBatch, Cohort, client_batches
 from fednews.data.features import TOKEN_INPUTS, trim_tokens
 from fednews.models.base import NewsModel, click_losses
+from fednews.timing import section
 
 Reduction = Literal["sum", "mean"]
 Parameters = dict[str, Tensor]
@@ -20,7 +21,7 @@ Parameters = dict[str, Tensor]
 Direction = Callable[[Parameters, Parameters], Parameters]
 """(gradients, parameters), stacked -> what a step descends instead of the gradients."""
 
-_LENGTH_GROUPS = 4
+_LENGTH_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class LocalClients:
         Args:
             parameters: each client's own, stacked; those that are left out are the model's and stay as they are.
         """
-        return self._gradient(parameters, self._inputs)
+        with section("backward"):
+            return self._gradient(parameters, self._inputs)
 
     def descend(
         self, start: Parameters, steps: int, lr: float, direction: Direction | None = None
@@ -81,8 +83,13 @@ def local_clients(
     """The cohort's clients, ``clients_at_once`` together, those with similarly much to read in one group."""
     gradient = vmap(gradient_function(model, reduction), randomness="different")
     for batch in client_batches(cohort, clients_at_once):
-        inputs = batch_inputs(batch, _LENGTH_GROUPS)
-        yield LocalClients(cohort.clients[batch.clients], batch.clients, cohort.counts[batch.clients], gradient, inputs)
+        yield LocalClients(
+            cohort.clients[batch.clients],
+            batch.clients,
+            cohort.counts[batch.clients],
+            gradient,
+            batch_inputs(batch),
+        )
 
 
 def proximal(strength: float, anchor: Parameters) -> Direction:
@@ -107,7 +114,7 @@ def gradient_function(
     return grad(loss, has_aux=True)
 
 
-def batch_inputs(batch: ClientBatch, pieces: int) -> tuple:
+def batch_inputs(batch: ClientBatch, pieces: int = _LENGTH_GROUPS) -> tuple:
     """What :func:`gradient_function` reads of a batch, each client's news in ``pieces`` of similar text length.
 
     So little padding is computed; the gradients do not depend on ``pieces`` but for rounding.
@@ -134,8 +141,10 @@ class _Pieces(torch.nn.Module):
         self.model = model
 
     def forward(self, pieces: tuple, history: Tensor, mask: Tensor, user: Tensor, rows: Tensor, candidates: Tensor):
-        vectors = torch.cat([self.model.encode_news(piece) for piece in pieces])
-        users = self.model.encode_user(vectors[history], mask, user)
+        with section("news_encoder"):
+            vectors = torch.cat([self.model.encode_news(piece) for piece in pieces])
+        with section("user_encoder"):
+            users = self.model.encode_user(vectors[history], mask, user)
         return self.model.score(users[rows], vectors[candidates])
 
 

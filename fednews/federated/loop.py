@@ -25,6 +25,7 @@ from fednews.federated.round import NewsUnion, Round
 from fednews.models.recommender import Recommender
 from fednews.privacy.ledger import READINGS, SCOPES, PrivacyLedger
 from fednews.streams import Streams
+from fednews.timing import section
 
 
 class FederatedLoop(Recommender):
@@ -53,7 +54,7 @@ class FederatedLoop(Recommender):
         super().__init__(**recommender)
         self.algorithm = algorithm
         self.aggregation = aggregation or Plain()
-        algorithm.check_aggregation(self.aggregation)
+        algorithm.check_parts(self.model, self.aggregation)
         self.streams = streams
         self.delta = delta
         self.round = 0
@@ -81,7 +82,7 @@ class FederatedLoop(Recommender):
 
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
         self._started = time.perf_counter()
-        self._costs = RoundCosts(self.device)
+        self._costs = RoundCosts()
 
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
         with self._costs.clock("simulation"):
@@ -113,7 +114,8 @@ class FederatedLoop(Recommender):
         """
         retries = self.aggregation.retries if self.algorithm.repeatable else 0
         for attempt in range(1 + retries):
-            selection = self.algorithm.select(self.source.attempt(attempt), self.round)
+            with section("data"):
+                selection = self.algorithm.select(self.source.attempt(attempt), self.round)
             try:
                 return selection, self._client_work(selection, attempt), attempt
             except TooFewClients as error:
@@ -126,21 +128,29 @@ class FederatedLoop(Recommender):
 
     def _client_work(self, selection: Selection, attempt: int) -> Aggregate:
         draw = self.algorithm.share(selection.draw, self.trainer.global_rank, self.trainer.world_size)
-        cohort = self.source.cohort(draw).to(self.device) if len(draw.client) else None
-        with self.streams.torch_global("model_dropout", self.round, self.trainer.global_rank):
-            with self._costs.clock("client"):
-                aggregate = self.algorithm.aggregate(self.model, cohort, self._work(self.round, attempt))
+        with section("data"):
+            cohort = self.source.cohort(draw).to(self.device) if len(draw.client) else None
+        dropout = self.streams.torch_global("model_dropout", self.round, self.trainer.global_rank)
+        with section("clients"), self._costs.clock("client"), dropout:
+            aggregate = self.algorithm.aggregate(self.model, cohort, self._work(self.round, attempt))
         self._count_traffic(selection, summed=True)
         return aggregate
 
     def _work(self, number: int, attempt: int = 0) -> Round:
         return Round(
-            number, self.streams, self.aggregation.separate, self._sum, self._union, attempt, costs=self._costs
+            number,
+            self.streams,
+            self.aggregation.separate,
+            self._sum,
+            self.aggregation.sums_only,
+            self._union,
+            attempt,
+            self._costs,
         )
 
     def _sum(self, parts: Iterable[ClientUpdates]) -> Aggregate:
         like = self.algorithm.communicated(self.model)
-        with self._costs.clock("aggregation"):
+        with section("aggregation"), self._costs.clock("aggregation"):
             aggregate = self.aggregation.sum(self._costs.timed(parts), like, self.streams, self.round)
         self._count_protocol("aggregation")
         if self.trainer.world_size > 1:
@@ -202,7 +212,8 @@ class FederatedLoop(Recommender):
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Optimizer, optimizer_closure: Callable) -> None:
         with self._costs.clock("server"):  # less the step, which has clocks of its own
-            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+            with section("server_step"):  # less what the closure does, which is the clients' work
+                super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
             # Not in on_train_batch_end: callbacks write their checkpoints before that.
             done = self.round - 1
             self.algorithm.finish_round(self.model, optimizer, self._work(done))

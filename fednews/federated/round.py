@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.federated.costs import RoundCosts
@@ -42,6 +41,7 @@ class Round:
         streams: the experiment's random streams.
         separate: the aggregation needs each client's own update, so that nothing may be summed before it.
         sum: sums client updates through the aggregation and over all processes.
+        sums_only: no single update is simulated as it would leave its client, so that noises may be drawn as one.
         union: counts news that clients touched in the same way: each client's rows of the catalogue, and its length.
         attempt: how many attempts at this round were aborted before.
         costs: of the round so far.
@@ -51,9 +51,10 @@ class Round:
     streams: Streams
     separate: bool
     sum: Callable[[Iterable[ClientUpdates]], Aggregate]
+    sums_only: bool = False
     union: Callable[[Sequence[np.ndarray], int], NewsUnion] | None = None
     attempt: int = 0
-    costs: RoundCosts = field(default_factory=lambda: RoundCosts(torch.device("cpu")))
+    costs: RoundCosts = field(default_factory=RoundCosts)
 
     def on_server(self) -> AbstractContextManager[None]:
         """Count a block's time for the server; what a method computes else is its clients' work."""

@@ -74,8 +74,10 @@ class ServerHalf:
 
     @torch.no_grad()
     def encode(self, model: NewsModel, rows: Tensor, *draw: int) -> Tensor:
-        """Representations ``[n, …]`` of the store's news ``rows``, of which there is one at least; ``draw`` numbers the
-        dropout, such as (round, part of its news)."""
+        """Representations ``[n, …]`` of the store's news ``rows``, of which there is one at least.
+
+        ``draw`` numbers the dropout, such as (round, part of its news).
+        """
         out = None
         for chunk, (positions, news) in enumerate(self._chunks(rows, _device(model))):
             vectors = self._encode(model, news, *draw, chunk)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fednews.data.cohort import CohortSource
 from fednews.errors import UsageError
 from fednews.evaluation.scorers import Catalogue
-from fednews.models.base import NewsModel
+from fednews.models.base import NewsModel, encode_users_by_length
 
 USERS_AT_ONCE = 4096
 
@@ -63,7 +63,7 @@ def encode_users(model: NewsModel, news: Tensor, history: Tensor, mask: Tensor, 
     Raises:
         UsageError: a model whose users are no vectors before the candidates are known.
     """
-    users = model.encode_user(news[history], mask, user)
+    users = encode_users_by_length(model, news, history, mask, user)
     if users.dim() != 2:
         raise UsageError(
             f"users cannot be clustered with {type(model).__name__}: without candidates it has no user vector"

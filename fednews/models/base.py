@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fednews.data.features import TOKEN_INPUTS, trim_tokens
+from fednews.timing import section
 
 Layer = str | tuple[str, ...]
 """Path of a module or parameter; several paths where parts work side by side at one depth."""
@@ -26,6 +27,9 @@ class NewsModel(nn.Module, ABC):
 
     user_layers: tuple[Layer, ...]
     """Those that only ``encode_user`` and ``score`` use, from input to output."""
+
+    users_keep_history: ClassVar[bool] = False
+    """Whether ``encode_user`` gives something for every position of the history, because ``score`` attends to them."""
 
     tokenizer: str | None = None
     """Name or folder of the tokenizer of models that read ``title_pieces``."""
@@ -99,18 +103,48 @@ def _only(parameter: str, layers: tuple[Layer, ...]) -> int:
     return found[0]
 
 
-def encode_by_length(model: NewsModel, news: dict[str, Tensor], pieces: int) -> Tensor:
-    """``model.encode_news`` in ``pieces`` groups of similar text length, so that little padding is computed.
+def encode_by_length(model: NewsModel, news: dict[str, Tensor], least: int = 256) -> Tensor:
+    """``model.encode_news`` in groups of one text length, so that hardly any padding is computed.
 
-    The result does not depend on ``pieces`` but for rounding.
+    Groups of fewer than ``least`` words join the next longer one. The result does not depend on that but for rounding.
     """
     texts = [news[name] for name in TOKEN_INPUTS if name in news]
-    if not texts or pieces == 1:
-        return model.encode_news(news)
-    length = sum((text != 0).sum(1) for text in texts)
-    order = length.argsort(stable=True)
-    groups = (trim_tokens({name: column[rows] for name, column in news.items()}) for rows in order.chunk(pieces))
-    return torch.cat([model.encode_news(group) for group in groups])[order.argsort()]
+    with section("news_encoder"):
+        if not texts:
+            return model.encode_news(news)
+        rows = _by_length(sum((text != 0).sum(1) for text in texts), least)
+        groups = (trim_tokens({name: column[chosen] for name, column in news.items()}) for chosen in rows)
+        return torch.cat([model.encode_news(group) for group in groups])[torch.cat(rows).argsort()]
+
+
+def encode_users_by_length(
+    model: NewsModel, vectors: Tensor, history: Tensor, mask: Tensor, user: Tensor, least: int = 256
+) -> Tensor:
+    """``model.encode_user(vectors[history], mask, user)`` in at most eight groups of similar history length."""
+    with section("user_encoder"):
+        if model.users_keep_history or not len(history):
+            return model.encode_user(vectors[history], mask, user)
+        clicks = mask.sum(1)
+        rows = _by_length(clicks, max(least, int(clicks.sum()) // 8))
+        widths = (max(int(clicks[chosen[-1]]), 1) for chosen in rows)
+        users = [
+            model.encode_user(vectors[history[chosen, -width:]], mask[chosen, -width:], user[chosen])
+            for chosen, width in zip(rows, widths, strict=True)
+        ]
+        return torch.cat(users)[torch.cat(rows).argsort()]
+
+
+def _by_length(lengths: Tensor, least: int) -> tuple[Tensor, ...]:
+    """Rows from short to long, cut where the length changes and a group has at least ``least`` tokens."""
+    order = lengths.argsort(stable=True)
+    values, counts = lengths[order].unique_consecutive(return_counts=True)
+    sizes, rows, tokens = [], 0, 0
+    for length, count in zip(values.tolist(), counts.tolist(), strict=True):
+        rows, tokens = rows + count, tokens + length * count
+        if tokens >= least:
+            sizes.append(rows)
+            rows = tokens = 0
+    return order.split([*sizes, rows] if rows else sizes)
 
 
 def click_losses(scores: Tensor) -> Tensor:

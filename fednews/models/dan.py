@@ -14,7 +14,8 @@ from fednews.models.encoders.user.candidate_aware import (
     pack,
     unpack,
 )
-from fednews.models.layers import WordEmbedding
+from fednews.models.layers import FastDropout, WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class DAN(NewsModel):
@@ -49,20 +50,21 @@ class DAN(NewsModel):
     """
 
     inputs = ("title", "title_entities")
+    users_keep_history = True
     news_layers = (("news.words", "news.entities"), ("news.title", "news.profile"), "news.join")
     user_layers = ("recurrent", ("interest", "sequence"), "join")
 
     def __init__(
         self,
         info: NewsInfo,
-        word_dim: int = 300,
+        word_dim: Size = 300,
         train_words: bool = False,
-        entity_dim: int = 100,
-        filters: int = 100,
-        windows: tuple[int, ...] = (1, 2, 3, 4),
-        dim: int = 200,
-        attention_dim: int = 100,
-        dropout: float = 0.2,
+        entity_dim: Size = 100,
+        filters: Size = 100,
+        windows: tuple[Size, ...] = (1, 2, 3, 4),
+        dim: Size = 200,
+        attention_dim: Size = 100,
+        dropout: Dropout = 0.2,
     ) -> None:
         super().__init__()
         words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)
@@ -72,7 +74,7 @@ class DAN(NewsModel):
         self.interest = CandidateAttention(dim, dim, attention_dim, nn.Tanh())
         self.sequence = CandidateAttention(dim, dim, attention_dim, nn.Tanh())
         self.join = nn.Linear(2 * dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         return self.news(news["title"], news["title_entities"])

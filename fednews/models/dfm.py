@@ -8,7 +8,8 @@ from fednews.models.base import NewsModel
 from fednews.models.encoders.news.features import FIELDS, mean_of_tokens
 from fednews.models.encoders.news.knowledge import entity_embedding
 from fednews.models.encoders.user.channels import ChannelUser, Inception
-from fednews.models.layers import WordEmbedding
+from fednews.models.layers import FastDropout, WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class DFM(NewsModel):
@@ -47,15 +48,15 @@ class DFM(NewsModel):
     def __init__(
         self,
         info: NewsInfo,
-        word_dim: int = 300,
+        word_dim: Size = 300,
         train_words: bool = False,
-        entity_dim: int = 100,
-        category_dim: int = 100,
-        dim: int = 200,
-        hidden: int = 200,
-        depths: tuple[int, ...] = (1, 2, 3),
-        query_dim: int = 200,
-        dropout: float = 0.2,
+        entity_dim: Size = 100,
+        category_dim: Size = 100,
+        dim: Size = 200,
+        hidden: Size = 200,
+        depths: tuple[Size, ...] = (1, 2, 3),
+        query_dim: Size = 200,
+        dropout: Dropout = 0.2,
     ) -> None:
         super().__init__()
         self.words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)
@@ -65,7 +66,7 @@ class DFM(NewsModel):
         width = self.words.dim + 2 * category_dim + (0 if self.entities is None else self.entities.dim)
         self.inception = Inception(width, hidden, dim, depths, dropout)
         self.user = ChannelUser(info.users, dim, hidden, depths, query_dim, dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         title, entities = news["title"], news["title_entities"]

@@ -9,7 +9,8 @@ from fednews.data.features import NewsInfo
 from fednews.models.base import NewsModel
 from fednews.models.encoders.news.knowledge import KnowledgeConvolution, entity_embedding
 from fednews.models.encoders.user.candidate_aware import CandidateAttention, attend, pack, unpack
-from fednews.models.layers import WordEmbedding
+from fednews.models.layers import FastDropout, WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class DKN(NewsModel):
@@ -43,20 +44,21 @@ class DKN(NewsModel):
     """
 
     inputs = ("title", "title_entities")
+    users_keep_history = True
     news_layers = (("news.words", "news.entities"), ("news.transform", "news.convolution"))
 
     def __init__(
         self,
         info: NewsInfo,
-        word_dim: int = 300,
+        word_dim: Size = 300,
         train_words: bool = False,
-        entity_dim: int = 100,
-        filters: int = 100,
-        windows: tuple[int, ...] = (1, 2, 3, 4),
-        attention_dim: int = 100,
-        score_dim: int = 100,
+        entity_dim: Size = 100,
+        filters: Size = 100,
+        windows: tuple[Size, ...] = (1, 2, 3, 4),
+        attention_dim: Size = 100,
+        score_dim: Size = 100,
         scoring: Literal["network", "product"] = "network",
-        dropout: float = 0.2,
+        dropout: Dropout = 0.2,
     ) -> None:
         super().__init__()
         words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)
@@ -67,7 +69,7 @@ class DKN(NewsModel):
             self.user_layers = ("attention", "network")
             self.attention = CandidateAttention(self.dim, self.dim, attention_dim, nn.ReLU())
             self.network = nn.Sequential(
-                nn.Linear(2 * self.dim, score_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(score_dim, 1, bias=False)
+                nn.Linear(2 * self.dim, score_dim), nn.ReLU(), FastDropout(dropout), nn.Linear(score_dim, 1, bias=False)
             )
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:

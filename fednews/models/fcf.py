@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from fednews.data.features import NewsInfo
 from fednews.errors import UsageError
 from fednews.models.base import NewsModel
+from fednews.models.layers import FastDropout
+from fednews.types import Dropout, Size
 
 
 class FCF(NewsModel):
@@ -42,10 +44,10 @@ class FCF(NewsModel):
     def __init__(
         self,
         info: NewsInfo,
-        factors: int = 32,
+        factors: Size = 32,
         alpha: float = 10.0,
         regularization: float = 1.0,
-        dropout: float = 0.0,
+        dropout: Dropout = 0.0,
     ) -> None:
         super().__init__()
         if regularization <= 0:
@@ -53,7 +55,7 @@ class FCF(NewsModel):
         self.items = nn.Embedding(info.news, factors)
         nn.init.normal_(self.items.weight, std=0.1)
         self.alpha, self.regularization = alpha, regularization
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         return self.dropout(self.items(news["news"]))

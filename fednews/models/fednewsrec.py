@@ -7,6 +7,7 @@ from fednews.models.base import NewsModel
 from fednews.models.encoders.news.convolution import ConvolutionAttentionTitle
 from fednews.models.encoders.user.long_short import LongShortUser
 from fednews.models.layers import WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class FedNewsRecModel(NewsModel):
@@ -36,15 +37,15 @@ class FedNewsRecModel(NewsModel):
     def __init__(
         self,
         info: NewsInfo,
-        word_dim: int = 300,
+        word_dim: Size = 300,
         train_words: bool = False,
-        filters: int = 400,
-        window: int = 3,
-        heads: int = 20,
-        head_dim: int = 20,
-        recent: int = 20,
-        query_dim: int = 200,
-        dropout: float = 0.2,
+        filters: Size = 400,
+        window: Size = 3,
+        heads: Size = 20,
+        head_dim: Size = 20,
+        recent: Size = 20,
+        query_dim: Size = 200,
+        dropout: Dropout = 0.2,
         attention_relu: bool = False,
     ) -> None:
         super().__init__()

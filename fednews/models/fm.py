@@ -1,11 +1,13 @@
 """FM: factorization machine on sparse features (Rendle 2012, TIST)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fednews.data.features import NewsInfo
 from fednews.models.base import NewsModel
 from fednews.models.encoders.news.features import FIELDS, Factors, field_sizes
+from fednews.models.layers import FastDropout
+from fednews.types import Dropout, Size
 
 
 class FM(NewsModel):
@@ -34,7 +36,7 @@ class FM(NewsModel):
     news_layers = (("linear", "clicked", "candidate"),)
     user_layers = ("user",)
 
-    def __init__(self, info: NewsInfo, factors: int = 64, dropout: float = 0.0) -> None:
+    def __init__(self, info: NewsInfo, factors: Size = 64, dropout: Dropout = 0.0) -> None:
         super().__init__()
         sizes = field_sizes(info)
         self.factors = factors
@@ -42,7 +44,7 @@ class FM(NewsModel):
         self.clicked = Factors(sizes, factors)
         self.candidate = Factors(sizes, factors)
         self.user = Factors({"user": info.users}, factors)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         sums = self.candidate.sums(news)

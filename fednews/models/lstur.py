@@ -9,7 +9,8 @@ from fednews.data.features import NewsInfo
 from fednews.models.base import Layer, NewsModel
 from fednews.models.encoders.news.convolution import ConvolutionText
 from fednews.models.encoders.user.personal import LongTermUser
-from fednews.models.layers import GRU, WordEmbedding
+from fednews.models.layers import GRU, FastDropout, WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class LSTUR(NewsModel):
@@ -49,14 +50,14 @@ class LSTUR(NewsModel):
         self,
         info: NewsInfo,
         variant: Literal["ini", "con"] = "ini",
-        word_dim: int = 200,
+        word_dim: Size = 200,
         train_words: bool = False,
-        filters: int = 300,
-        window: int = 3,
-        topic_dim: int = 100,
-        query_dim: int = 200,
+        filters: Size = 300,
+        window: Size = 3,
+        topic_dim: Size = 100,
+        query_dim: Size = 200,
         masking: float = 0.5,
-        dropout: float = 0.2,
+        dropout: Dropout = 0.2,
     ) -> None:
         super().__init__()
         self.variant = variant
@@ -69,7 +70,7 @@ class LSTUR(NewsModel):
         long_dim = dim if variant == "ini" else dim // 2
         self.long = LongTermUser(info.users, long_dim, masking)
         self.short = GRU(dim, dim if variant == "ini" else dim - long_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         topics = [self.dropout(getattr(self, name)(news[name])) for name in ("category", "subcategory")]

@@ -7,6 +7,7 @@ from fednews.data.features import NewsInfo
 from fednews.models.base import NewsModel
 from fednews.models.encoders.news.convolution import ConvolutionText
 from fednews.models.layers import AdditiveAttention, WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class CategoryView(nn.Module):
@@ -56,13 +57,13 @@ class NAML(NewsModel):
     def __init__(
         self,
         info: NewsInfo,
-        word_dim: int = 300,
+        word_dim: Size = 300,
         train_words: bool = False,
-        filters: int = 400,
-        window: int = 3,
-        category_dim: int = 100,
-        query_dim: int = 200,
-        dropout: float = 0.2,
+        filters: Size = 400,
+        window: Size = 3,
+        category_dim: Size = 100,
+        query_dim: Size = 200,
+        dropout: Dropout = 0.2,
     ) -> None:
         super().__init__()
         words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)

@@ -8,6 +8,7 @@ from fednews.models.base import NewsModel
 from fednews.models.encoders.news.contextual import ContextualTitle
 from fednews.models.encoders.user.personal import PreferenceQuery, pool_news, pool_words
 from fednews.models.layers import WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class NPA(NewsModel):
@@ -49,13 +50,13 @@ class NPA(NewsModel):
     def __init__(
         self,
         info: NewsInfo,
-        word_dim: int = 300,
+        word_dim: Size = 300,
         train_words: bool = False,
-        filters: int = 400,
-        window: int = 3,
-        user_dim: int = 50,
-        query_dim: int = 200,
-        dropout: float = 0.2,
+        filters: Size = 400,
+        window: Size = 3,
+        user_dim: Size = 50,
+        query_dim: Size = 200,
+        dropout: Dropout = 0.2,
     ) -> None:
         super().__init__()
         words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)

@@ -7,6 +7,7 @@ from fednews.models.base import NewsModel
 from fednews.models.encoders.news.self_attention import SelfAttentionTitle
 from fednews.models.encoders.user.self_attention import SelfAttentionUser
 from fednews.models.layers import WordEmbedding
+from fednews.types import Dropout, Size
 
 
 class NRMS(NewsModel):
@@ -29,12 +30,12 @@ class NRMS(NewsModel):
     def __init__(
         self,
         info: NewsInfo,
-        word_dim: int = 300,
+        word_dim: Size = 300,
         train_words: bool = False,
-        heads: int = 20,
-        head_dim: int = 20,
-        query_dim: int = 200,
-        dropout: float = 0.2,
+        heads: Size = 20,
+        head_dim: Size = 20,
+        query_dim: Size = 200,
+        dropout: Dropout = 0.2,
     ) -> None:
         super().__init__()
         words = WordEmbedding(info.words, word_dim, info.word_vectors, train_words)

@@ -7,6 +7,7 @@ from fednews.errors import UsageError
 from fednews.models.base import NewsModel
 from fednews.models.encoders.news.language_model import LanguageModelTitle, load_language_model
 from fednews.models.encoders.user.self_attention import SelfAttentionUser
+from fednews.types import Dropout, Size
 
 
 class PLMNR(NewsModel):
@@ -46,12 +47,12 @@ class PLMNR(NewsModel):
         freeze_layers: int | None = None,
         pretrained: bool = True,
         gradient_checkpointing: bool = False,
-        heads: int = 20,
-        head_dim: int = 20,
-        query_dim: int = 200,
-        token_query_dim: int | None = None,
-        dropout: float = 0.2,
-        plm_dropout: float = 0.0,
+        heads: Size = 20,
+        head_dim: Size = 20,
+        query_dim: Size = 200,
+        token_query_dim: Size | None = None,
+        dropout: Dropout = 0.2,
+        plm_dropout: Dropout = 0.0,
     ) -> None:
         super().__init__()
         model = load_language_model(language_model, plm_layers, pretrained, plm_dropout)

@@ -13,6 +13,7 @@ from fednews.evaluation.evaluate import evaluate, rank_batch
 from fednews.evaluation.metrics import RankingSums
 from fednews.evaluation.scorers import Catalogue, Scorer, SharedModel
 from fednews.models.base import NewsModel
+from fednews.timing import section
 
 
 class Recommender(L.LightningModule):
@@ -80,9 +81,10 @@ class Recommender(L.LightningModule):
 
         Lightning's ``log`` would round to float32, and count bytes wrongly from 16 MiB on.
         """
-        self.trainer.callback_metrics.update({n: torch.tensor(v, dtype=torch.float64) for n, v in metrics.items()})
-        for logger in self.trainer.loggers:
-            logger.log_metrics(metrics, step)
+        with section("logging"):
+            self.trainer.callback_metrics.update({n: torch.tensor(v, dtype=torch.float64) for n, v in metrics.items()})
+            for logger in self.trainer.loggers:
+                logger.log_metrics(metrics, step)
 
     def _means(self, sums: RankingSums) -> dict[str, float]:
         return {f"val_{name}": float(value) for name, value in self._reduced(sums).means().items()}

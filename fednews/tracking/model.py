@@ -71,7 +71,7 @@ def log_model(
                 model_id=logged.model_id,
                 model_uuid=logged.model_id,
             ),
-            pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in REQUIREMENTS],
+            pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in requirements(module)],
             signature=False,
             serialization_format="pickle",
             metadata={"fednews": fednews.__version__, **(metadata or {})},
@@ -80,6 +80,14 @@ def log_model(
         client.finalize_logged_model(logged.model_id, "READY")
         client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step)])
     return logged.model_id
+
+
+def requirements(module: "nn.Module") -> list[str]:
+    """Distributions that the module's pickle needs: the common ones and those that its parts come from."""
+    packages = {type(part).__module__.partition(".")[0] for part in module.modules()}
+    owners = importlib.metadata.packages_distributions()
+    named = {owner for package in packages for owner in owners.get(package, ())}
+    return sorted({*REQUIREMENTS, *named} - {__package__.partition(".")[0]})
 
 
 def load_model(client: "MlflowClient", run_id: str, name: str = NAME) -> "nn.Module":

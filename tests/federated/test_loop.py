@@ -21,6 +21,7 @@ from fednews.federated.algorithms.apfl import APFL
 from fednews.federated.algorithms.centralized import Centralized
 from fednews.federated.algorithms.cfl import CFL
 from fednews.federated.algorithms.ditto import Ditto
+from fednews.federated.algorithms.dp_fedrec import DPFedRec
 from fednews.federated.algorithms.efficient_fedrec import EfficientFedRec
 from fednews.federated.algorithms.fedavg import FedAvg
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
@@ -28,6 +29,7 @@ from fednews.federated.algorithms.fedper import FedPer
 from fednews.federated.algorithms.fedprox import FedProx
 from fednews.federated.algorithms.finding import Finding
 from fednews.federated.algorithms.pfedme import PFedMe
+from fednews.federated.algorithms.privaterec import PrivateRec
 from fednews.federated.algorithms.scaffold import SCAFFOLD
 from fednews.federated.clients import trainable
 from fednews.federated.loop import FederatedLoop
@@ -175,6 +177,11 @@ ALGORITHMS = {
     "fedprox": lambda: FedProx(6, 2, 0.1, mu=1.0, client_dropout=0.3),
     "finding": lambda: Finding(3, 8, alpha=1.3, recluster_every=2, mix_moments=True, vector_clip=1.0, vector_noise=0.1),
     "pfedme": lambda: PFedMe(6, 2, 0.05, inner_steps=1, inner_lr=0.1, lam=8.0, client_dropout=0.3),
+    "dp_fedrec": lambda: DPFedRec(0.1, epsilon=5.0, clip=0.01, client_dropout=0.2),
+    "privaterec": lambda: PrivateRec(8, 10.0, padding=0.3, label_mechanism="joint", client_dropout=0.3),
+    "privaterec_stop_gradient": lambda: PrivateRec(
+        8, 5.0, noise="gaussian", noise_per="sample", keep_labels=False, upload="stop_gradient", client_dropout=0.3
+    ),
     "scaffold": lambda: SCAFFOLD(6, 2, 0.1, client_dropout=0.3),
     "fedavg": lambda: FedAvg(6, local_steps=2, local_lr=0.1, client_dropout=0.3),
     "fednewsrec": lambda: FedNewsRec(0.2, clip=0.01, noise_scale=0.001, client_dropout=0.2),
@@ -182,7 +189,10 @@ ALGORITHMS = {
 
 
 # Every method with one model, and every model with one method.
-PAIRS = sorted({(name, "nrms") for name in ALGORITHMS} | {("fednewsrec", model) for model in MODELS})
+PAIRS = sorted(
+    {(name, "private_nrms" if name.startswith("privaterec") else "nrms") for name in ALGORITHMS}
+    | {("fednewsrec", model) for model in MODELS}
+)
 
 
 @pytest.mark.parametrize(("name", "model"), PAIRS)
@@ -313,7 +323,7 @@ def test_an_aborted_round_is_tried_again_with_other_clients(synthetic_store, tmp
         loop.aggregation = Few(aborts)
         _, metrics = fit(loop, data, tmp_path / str(aborts), rounds=2)
         results.append((loop, metrics))
-    (calm, once), (rough, again) = results
+    (_, once), (rough, again) = results
     assert [round_["retries"] for round_ in once.values()] == [0, 0]
     assert [round_["retries"] for round_ in again.values()] == [2, 2]
     cohorts = [

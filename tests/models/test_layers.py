@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from fednews.models.layers import GRU, AdditiveAttention, SelfAttention, WordConvolution, masked_softmax
+from fednews.models.layers import GRU, AdditiveAttention, FastDropout, SelfAttention, WordConvolution, masked_softmax
 
 
 @pytest.fixture
@@ -66,3 +68,21 @@ def test_additive_attention_is_a_convex_combination_and_zero_for_nothing(mask):
     assert ((pooled[0] > 0) & (pooled[0] < 5)).all()
     assert ((pooled[1] > 0) & (pooled[1] < 1)).all()
     assert not pooled[2].any()
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5])
+def test_dropout_drops_at_its_rate_and_keeps_the_mean(rate):
+    torch.manual_seed(5)
+    dropped = FastDropout(rate)(torch.ones(1001, 1003))
+    error = 5 * math.sqrt(rate * (1 - rate) / dropped.numel())  # passed by chance but once in 1.7 million
+    assert (dropped == 0).double().mean().item() == pytest.approx(rate, abs=error)
+    assert dropped.double().mean().item() == pytest.approx(1, abs=error / (1 - rate))
+    assert dropped.unique().numel() == 2
+    neighbours = (dropped[:, :-1] == 0) & (dropped[:, 1:] == 0)  # elements that share a draw are independent too
+    assert neighbours.double().mean().item() == pytest.approx(rate**2, abs=3 * error)
+
+
+def test_dropout_does_nothing_in_evaluation_or_at_rate_zero():
+    x = torch.randn(3, 5)
+    assert torch.equal(FastDropout(0.3).eval()(x), x)
+    assert torch.equal(FastDropout(0.0)(x), x)

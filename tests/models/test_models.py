@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fednews.data.features import NewsInfo
-from fednews.models.base import click_losses, encode_by_length
+from fednews.models.base import click_losses, encode_by_length, encode_users_by_length
 from fednews.models.fednewsrec import FedNewsRecModel
 
 
@@ -83,9 +83,20 @@ def test_a_score_does_not_depend_on_the_rest_of_the_batch(make_model, cohorts, c
 
 def test_encoding_by_length_equals_encoding_at_once(make_model, cohort):
     model = make_model().eval()
-    for pieces in (2, 5, 1000):
+    for least in (1, 50, 10_000):
         torch.testing.assert_close(
-            encode_by_length(model, cohort.news, pieces), model.encode_news(cohort.news), rtol=1e-5, atol=1e-6
+            encode_by_length(model, cohort.news, least), model.encode_news(cohort.news), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_users_by_length_of_their_history_equal_users_at_once(make_model, cohort):
+    model = make_model().eval()
+    vectors = model.encode_news(cohort.news)
+    at_once = model.encode_user(vectors[cohort.history], cohort.history_mask, cohort.user)
+    inputs = cohort.history, cohort.history_mask, cohort.user
+    for least in (1, 50, 10_000):
+        torch.testing.assert_close(
+            encode_users_by_length(model, vectors, *inputs, least=least), at_once, rtol=1e-5, atol=1e-6
         )
 
 

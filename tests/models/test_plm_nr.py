@@ -10,6 +10,7 @@ from fednews.data.pieces import MINILM
 from fednews.errors import UsageError
 from fednews.federated.clients import client_gradients, fused_gradient, trainable
 from fednews.models.plm_nr import PLMNR
+from fednews.tracking.model import requirements
 from tests.models.tiny_bert import tiny_bert
 
 INFO = NewsInfo(words=2, categories=1, subcategories=1)
@@ -227,3 +228,8 @@ def test_minilm_puts_titles_of_one_meaning_together():
     vectors = torch.nn.functional.normalize((tokens * mask).sum(1) / mask.sum(1), dim=-1)
     same, other = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
     assert same > other + 0.2
+
+
+def test_a_logged_language_model_states_that_it_needs_transformers():
+    assert "transformers" in requirements(make())
+    assert "transformers" not in requirements(torch.nn.Linear(2, 2))

@@ -1,14 +1,18 @@
 """Accounting against closed forms and an independent numeric composition."""
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
-from scipy import integrate, optimize
+from scipy import integrate, optimize, stats
 
 from fednews.errors import FednewsError, UsageError
-from fednews.privacy.accounting import BOUNDS, DEFAULT_DELTA, Gaussian, epsilon_of
+from fednews.privacy.accounting import BOUNDS, DEFAULT_DELTA, Gaussian, PaddedGaussian, Pure, epsilon_of, padded_epsilon
+from fednews.privacy.clipped_sum import ClippedSum
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.mechanisms import ClippedLaplace
+from fednews.privacy.private_attention import PrivateAttention
 from fednews.privacy.user_vectors import UserVectorRelease
 
 PAPER = ClippedLaplace(clip=0.005, scale=0.015)
@@ -211,3 +215,74 @@ def test_the_number_of_coordinates_of_a_gaussian_release_does_not_matter():
     few, many = (epsilon_of(((UserVectorRelease(1.0, 4.0).entry(n), 3),)) for n in (2, 2000))
     assert few == many
     assert few.method == "gaussian"
+
+
+def test_laplace_noise_on_a_vector_is_no_worse_than_on_its_l1_distance_along_one_coordinate():
+    for whole, share in ((2.0, 0.5), (3.0, 0.1), (0.5, 0.3)):
+        one, other = whole * share, whole * (1 - share)
+        for epsilon in np.linspace(0, whole, 7):
+            # As composed_delta, with coordinates that move by different distances.
+            density = lambda loss: math.exp((loss - one) / 2) / 4 * single_delta(epsilon - loss, other)  # noqa: B023, E731
+            between = integrate.quad(density, -one, one, limit=200)[0]
+            ends = (single_delta(epsilon - one, other) + math.exp(-one) * single_delta(epsilon + one, other)) / 2
+            assert ends + between <= single_delta(epsilon, whole) + 1e-9
+
+
+@pytest.mark.parametrize(("epsilon", "times"), [(0.5, 3), (1.5, 10)])
+def test_pure_releases_compose_as_randomized_response_does(epsilon, times):
+    """Exact (Kairouz et al. 2015): the losses are a binomial number of +epsilon and -epsilon."""
+    kept = math.exp(epsilon) / (1 + math.exp(epsilon))
+    heads = np.arange(times + 1)
+    loss = (2 * heads - times) * epsilon
+    delta = lambda e: stats.binom.pmf(heads, times, kept) @ np.maximum(0, -np.expm1(e - loss))  # noqa: E731
+    exact = optimize.brentq(lambda e: delta(e) - 1e-4, 0, times * epsilon)
+    assert BOUNDS["pld"](((Pure(epsilon), times),), 1e-4) == pytest.approx(exact, abs=epsilon / 50)
+    for bound in BOUNDS.values():
+        assert bound(((Pure(epsilon), times),), 1e-4) >= exact - 1e-6
+    assert BOUNDS["pure"](((Pure(epsilon), times),), 0) == times * epsilon
+
+
+def test_padding_lowers_epsilon_by_the_formula_and_never_below_zero():
+    for present in (0.2, 0.5, 1.0):
+        for epsilon in (0.0, 0.1, 3.0, 40.0):
+            by_hand = math.log(1 + present * math.expm1(epsilon))
+            assert padded_epsilon(epsilon, present) == pytest.approx(by_hand, abs=1e-12)
+    assert padded_epsilon(3.0, 0.0) == 0
+    assert padded_epsilon(5000.0, 0.5) == pytest.approx(5000 + math.log(0.5))
+
+
+def test_padded_gaussian_releases_are_bounded_each_by_itself_or_without_padding():
+    single = BOUNDS["padded"](((PaddedGaussian(0.5, 0.3), 1),), 1e-5)
+    assert single < BOUNDS["gaussian"](((PaddedGaussian(0.5, 0.3), 1),), 1e-5)
+    own = PrivateAttention(scale=0.5 * math.sqrt(2), padding=0.7).entry()
+    assert epsilon_of(((own, 1),), 1e-5).epsilon == pytest.approx(single)
+    assert epsilon_of(((own, 1),), 1e-5).method == "padded"
+    many = epsilon_of(((own, 50),), 1e-5)
+    assert many.epsilon <= 50 * BOUNDS["padded"](((PaddedGaussian(0.5, 0.3), 1),), 1e-5 / 50)
+    assert many.epsilon <= BOUNDS["gaussian"](((Gaussian(0.5), 50),), 1e-5)
+    mixed = ((Pure(1.0), 2), (PaddedGaussian(0.5, 0.3), 1))
+    assert BOUNDS["padded"](mixed, 1e-5) == pytest.approx(single + 2)
+    assert math.isinf(BOUNDS["padded"]((*mixed, (Gaussian(3.0), 1)), 1e-5))
+
+
+@pytest.mark.parametrize(("drawn", "rounds"), [(5, 1), (50, 1), (50, 30)])
+def test_sampling_without_replacement_in_secret_lies_between_the_exact_figure_and_no_sampling(drawn, rounds):
+    """Exact for one round: the sum is noise around 0, or around one client's clipped update or its opposite."""
+    entry = ClippedSum(1.0, 3.0).entry(10, drawn, 100)
+    figure = epsilon_of(((entry, rounds),), 1e-5).epsilon
+    known = dataclasses.replace(entry, drawn=0, population=0)
+    unsampled = epsilon_of(((known, rounds),), 1e-5).epsilon
+    assert figure < unsampled if drawn == 5 else figure <= unsampled
+    x, q = np.linspace(-40, 40, 200_001), drawn / 100
+    one, other = (q * stats.norm.pdf(x, s, 3.0) + (1 - q) * stats.norm.pdf(x, 0, 3.0) for s in (1, -1))
+    delta = np.trapezoid(np.maximum(one - math.exp(figure) * other, 0), x)
+    assert delta <= 1e-5
+    # Wang et al. 2019, Theorem 27 at order 2, by hand: noise multiplier 1.5 for the replaced client.
+    second = math.exp(1 / 1.5**2)
+    order_two = math.log1p(q**2 * min(4 * (second - 1), 2 * second))
+    assert figure <= rounds * order_two + math.log(1e5)
+
+
+def test_a_release_that_adjacent_data_sets_do_not_change_spends_nothing():
+    entry = dataclasses.replace(ClippedSum(1.0, 0.0).entry(10), sensitivity=0.0, no_guarantee_reason=None)
+    assert epsilon_of(((entry, 100),), 0).epsilon == 0

@@ -43,7 +43,8 @@ class SecureAggregation(Aggregation):
         dropout: of the sparse graph: largest fraction of clients that drop out while sums are made.
         signatures: clients sign their keys and refuse a server that tells them different things; without, the server
             is trusted to follow the protocol.
-        simulate: skip the cryptography: the same sums and bytes, calculated, for long experiments.
+        simulate: skip the cryptography: the same sums and bytes, calculated, for long experiments; clients' Laplace
+            noises are then drawn as one, with the distribution of their sum.
         min_clients: the smallest number of clients to sum over.
         retries: how often a round in which too few clients are left is tried again with other clients.
         reveal_counts: of a union of news (EfficientFedRec), whether the server learns how many clients touched a news,
@@ -74,6 +75,7 @@ class SecureAggregation(Aggregation):
         self.protocol = SecureSum(threshold, sparse, signatures, simulate, min_clients)
         self.retries = retries
         self.reveals_counts = reveal_counts
+        self.sums_only = simulate
         self._cost, self._seconds = Cost(simulated=simulate), 0.0
         self._traffic = (0, 0)
 

@@ -50,8 +50,8 @@ class Algorithm(ABC):
     def check(self, clients: int) -> None:
         """Raise UsageError where the settings do not suit a population of ``clients``."""
 
-    def check_aggregation(self, aggregation: Aggregation) -> None:
-        """Raise UsageError where the settings need what ``aggregation`` does not do."""
+    def check_parts(self, model: NewsModel, aggregation: Aggregation) -> None:
+        """Raise UsageError where the method cannot train ``model``, or not with updates that travel this way."""
 
     def parameter_groups(self, model: NewsModel) -> list:
         """The trained parameters for the server optimiser, in groups where some have settings of their own."""
@@ -154,7 +154,9 @@ class ClientSampling(Algorithm):
 
     def select(self, source: CohortSource, round_: int) -> Selection:
         clients = source.draw_clients(self._cohort_size(source.samples.clients), round_)
-        answers = source.streams.numpy("client_dropout", round_).random(len(clients)) >= self.client_dropout
+        answers = (
+            source.streams.numpy("client_dropout", round_, *source.attempts).random(len(clients)) >= self.client_dropout
+        )
         draw = source.of_clients(clients, round_).of_clients(np.flatnonzero(answers))
         return Selection(draw, draw.clients, len(clients))
 

@@ -92,7 +92,7 @@ class EfficientFedRec(ClientSampling):
         self._released: list[tuple[LedgerEntry, np.ndarray]] = []
         self._metrics: dict[str, float] = {}
 
-    def check_aggregation(self, aggregation: Aggregation) -> None:
+    def check_parts(self, model: NewsModel, aggregation: Aggregation) -> None:
         if self.min_multiplicity > 1 and not aggregation.reveals_counts:
             raise UsageError("algorithm.min_multiplicity needs counts: set aggregation.reveal_counts to true")
 

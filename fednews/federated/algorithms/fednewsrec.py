@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fednews.aggregation.updates import ClientUpdates
+import torch
+
+from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.data.cohort import Cohort
 from fednews.federated.algorithms.base import ClientSampling
 from fednews.federated.clients import Reduction, client_gradients, gradients
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
-from fednews.privacy.mechanisms import ClippedLaplace
+from fednews.privacy.mechanisms import ClippedLaplace, NoiseGenerator
+from fednews.streams import Streams
+from fednews.timing import section
 
 
 class FedNewsRec(ClientSampling):
@@ -45,15 +49,39 @@ class FedNewsRec(ClientSampling):
         self.loss = loss
         self.clients_at_once = clients_at_once
 
+    @property
+    def releases_plain_sum(self) -> bool:
+        """Whether updates are uploaded as they are, so that only their sum need be computed."""
+        return self.mechanism.clip is None and self.mechanism.scale == 0
+
+    def aggregate(self, model: NewsModel, cohort: Cohort | None, work: Round) -> Aggregate:
+        sums = super().aggregate(model, cohort, work)
+        if work.sums_only and self.mechanism.scale and cohort is not None:
+            with section("privacy"):
+                noise = work.streams.numpy("summed_upload_noise", work.number)
+                self.mechanism.add_summed_noise(sums.total, cohort.counts, noise)
+        return sums
+
     def client_updates(self, model: NewsModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
-        if self.mechanism.clip is None and self.mechanism.scale == 0:
+        if self.releases_plain_sum:
             yield from gradients(model, cohort, self.loss, self.clients_at_once, work.separate)
             return
+        device = cohort.clients.device
         for part in client_gradients(model, cohort, self.loss, self.clients_at_once):
-            # A client's noise comes from its own stream, so that it does not depend on who is computed together.
-            clients = cohort.clients[part.clients].tolist()
-            noise = [work.streams.torch("upload_noise", work.number, c, device=cohort.clients.device) for c in clients]
-            yield replace(part, updates=self.mechanism(part.updates, noise))
+            with section("privacy"):
+                if work.sums_only:
+                    updates = self.mechanism.clipped(part.updates)
+                else:
+                    clients = cohort.clients[part.clients].tolist()
+                    noise = [self.noise_generator(work.streams, work.number, client, device) for client in clients]
+                    updates = self.mechanism(part.updates, noise)
+            yield replace(part, updates=updates)
+
+    def noise_generator(self, streams: Streams, round_: int, client: int, device: torch.device) -> NoiseGenerator:
+        """A client's own stream, so that its noise does not depend on who is computed together."""
+        if device.type == "cpu":
+            return streams.numpy("upload_noise", round_, client)
+        return streams.torch("upload_noise", round_, client, device=device)
 
     def release(self, coordinates: int) -> LedgerEntry:
         return self.mechanism.entry(coordinates)

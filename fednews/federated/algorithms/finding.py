@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fednews.aggregation.base import Aggregation
@@ -170,8 +171,12 @@ class Finding(ClientSampling):
             return
         mine = torch.from_numpy(self.grouping.labels).to(cohort.clients.device)[cohort.clients] == group
         if bool(mine.any()):
-            own = self._models.parameters[group]
+            own = self.group_parameters(group)
             yield from gradients(model, part_of(cohort, mine), self.loss, self.clients_at_once, work.separate, own)
+
+    def group_parameters(self, group: int) -> dict[str, Tensor]:
+        """The trained parameters of a group's model, by name."""
+        return self._models.parameters[group]
 
     def _lambdas(self, number: int) -> dict[str, float]:
         """Lambda of each parameter in the round of this number; the paper counts rounds from 1."""

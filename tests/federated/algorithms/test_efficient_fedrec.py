@@ -130,7 +130,7 @@ def work(method, model, cohorts, aggregation=None):
         counts = aggregation.count_news(touched, catalogue, cohorts.streams, 0)
         return NewsUnion(counts, counts, True)
 
-    return Round(0, cohorts.streams, aggregation.separate, sum_, union), summed
+    return Round(0, cohorts.streams, aggregation.separate, sum_, union=union), summed
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -152,11 +152,11 @@ def test_a_minimum_multiplicity_uploads_the_rows_of_shared_news_and_no_others(nr
         torch.testing.assert_close(sums[1][name], sums[0][name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_minimum_multiplicity_needs_counts():
+def test_a_minimum_multiplicity_needs_counts(nrms):
     method = EfficientFedRec(min_multiplicity=2)
-    method.check_aggregation(SecureAggregation())
+    method.check_parts(nrms, SecureAggregation())
     with pytest.raises(UsageError, match="reveal_counts"):
-        method.check_aggregation(SecureAggregation(reveal_counts=False))
+        method.check_parts(nrms, SecureAggregation(reveal_counts=False))
 
 
 @pytest.mark.parametrize("settings", [{"min_multiplicity": 0}, {"news_at_once": 0}, {"news_lr": 0.0}])

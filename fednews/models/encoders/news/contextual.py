@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fednews.models.layers import WordConvolution, WordEmbedding
+from fednews.models.layers import FastDropout, WordConvolution, WordEmbedding
 
 
 class ContextualTitle(nn.Module):
@@ -23,7 +23,7 @@ class ContextualTitle(nn.Module):
         self.words = words
         self.convolution = WordConvolution(words.dim, filters, window)
         self.length = length
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``tokens [N, L]`` -> ``[N, length, filters + 1]``: zero at padding, the last column one at words."""

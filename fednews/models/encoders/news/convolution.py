@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from fednews.models.layers import AdditiveAttention, SelfAttention, WordConvolution, WordEmbedding
+from fednews.models.layers import AdditiveAttention, FastDropout, SelfAttention, WordConvolution, WordEmbedding
 
 
 class ConvolutionText(nn.Module):
@@ -21,7 +21,7 @@ class ConvolutionText(nn.Module):
         self.words = words
         self.convolution = WordConvolution(words.dim, filters, window)
         self.pool = AdditiveAttention(filters, query_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``tokens [N, L]`` -> ``[N, filters]``; an empty text gives zeros."""
@@ -59,7 +59,7 @@ class ConvolutionAttentionTitle(nn.Module):
         self.attention = SelfAttention(filters, heads, head_dim)
         self.activation = nn.ReLU() if attention_relu else nn.Identity()
         self.pool = AdditiveAttention(heads * head_dim, query_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``tokens [N, L]`` -> ``[N, heads * head_dim]``."""

@@ -8,8 +8,6 @@ from fednews.data.text import UNKNOWN
 from fednews.errors import DataError
 from fednews.models.layers import WordEmbedding
 
-_LEARNING_RATE = 1e-3
-
 
 class BagOfWords(nn.Module):
     """``h = sigmoid((1 - p) W x + b) - sigmoid(b)`` of the binary bag of words x (Okura et al. 2017, section 3.1).
@@ -87,6 +85,7 @@ def fit_autoencoder(
     category: Tensor,
     epochs: int,
     batch_size: int,
+    lr: float,
     triplet_weight: float,
     generator: torch.Generator,
 ) -> None:
@@ -97,7 +96,7 @@ def fit_autoencoder(
     """
     triplets = Triplets(category.cpu())
     fitted = _start(encoder, tokens, generator)
-    optimizer = torch.optim.Adam(fitted.values(), lr=_LEARNING_RATE, fused=True)
+    optimizer = torch.optim.Adam(fitted.values(), lr=lr, fused=True)
     for _ in range(epochs):
         for batch in triplets.draw(generator).split(batch_size, dim=1):
             bag, present = distinct(tokens[batch.flatten().to(tokens.device)])

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednews.data.features import NewsInfo
-from fednews.models.layers import WordEmbedding
+from fednews.errors import UsageError
+from fednews.models.layers import FastDropout, WordEmbedding
 
 
 def entity_embedding(info: NewsInfo, dim: int) -> WordEmbedding | None:
@@ -30,10 +31,15 @@ class MaxConvolution(nn.Module):
         dim: input width.
         filters: filters of each width; the output is ``filters * len(windows)`` wide.
         windows: how many words the filters see.
+
+    Raises:
+        UsageError: no window.
     """
 
     def __init__(self, dim: int, filters: int, windows: Sequence[int]) -> None:
         super().__init__()
+        if not windows:
+            raise UsageError("model.windows is empty: name at least one width of filters")
         self.windows = tuple(windows)
         self.convs = nn.ModuleList(nn.Linear(window * dim, filters) for window in windows)
 
@@ -76,7 +82,7 @@ class KnowledgeConvolution(nn.Module):
         self.transform = None if entities is None else nn.Linear(entities.dim, words.dim)
         channels = 1 if entities is None else 2
         self.convolution = MaxConvolution(channels * words.dim, filters, windows)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, title: Tensor, entities: Tensor) -> Tensor:
         """Words and entities ``[N, L]`` -> ``[N, filters * len(windows)]``."""
@@ -112,7 +118,7 @@ class ParallelConvolution(nn.Module):
         self.profile = None if entities is None else MaxConvolution(entities.dim, filters, windows)
         branches = 1 if entities is None else 2
         self.join = nn.Linear(branches * filters * len(windows), dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, title: Tensor, entities: Tensor) -> Tensor:
         """Words and entities ``[N, L]`` -> ``[N, dim]``."""

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from fednews.models.layers import AdditiveAttention, SelfAttention, WordEmbedding
+from fednews.models.layers import AdditiveAttention, FastDropout, SelfAttention, WordEmbedding
 
 
 class SelfAttentionTitle(nn.Module):
@@ -20,7 +20,7 @@ class SelfAttentionTitle(nn.Module):
         self.words = words
         self.attention = SelfAttention(words.dim, heads, head_dim)
         self.pool = AdditiveAttention(heads * head_dim, query_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``tokens [N, L]`` -> ``[N, heads * head_dim]``."""

@@ -6,7 +6,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from fednews.models.layers import AdditiveAttention
+from fednews.errors import UsageError
+from fednews.models.layers import AdditiveAttention, FastDropout
 
 
 class Inception(nn.Module):
@@ -18,13 +19,18 @@ class Inception(nn.Module):
         out: output width.
         depths: layers of each channel.
         dropout: rate on the channels' outputs.
+
+    Raises:
+        UsageError: no channel.
     """
 
     def __init__(self, dim: int, hidden: int, out: int, depths: Sequence[int], dropout: float) -> None:
         super().__init__()
+        if not depths:
+            raise UsageError("model.depths is empty: name at least one channel")
         self.channels = nn.ModuleList(_dense([dim, *[hidden] * depth]) for depth in depths)
         self.join = nn.Linear(hidden * len(depths), out)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[…, dim]`` -> ``[…, out]``."""

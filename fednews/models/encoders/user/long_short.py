@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fednews.models.encoders.user.self_attention import SelfAttentionUser
-from fednews.models.layers import GRU, AdditiveAttention
+from fednews.models.layers import GRU, AdditiveAttention, FastDropout
 
 
 class LongShortUser(nn.Module):
@@ -24,7 +24,7 @@ class LongShortUser(nn.Module):
         self.long = SelfAttentionUser(heads, head_dim, query_dim, dropout)
         self.short = GRU(dim, dim)
         self.join = AdditiveAttention(dim, query_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """``history [R, H, d]`` padded on the left, ``mask [R, H]`` -> ``[R, d]``, zero for an empty history."""

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from fednews.models.layers import AdditiveAttention, SelfAttention
+from fednews.models.layers import AdditiveAttention, FastDropout, SelfAttention
 
 
 class SelfAttentionUser(nn.Module):
@@ -18,7 +18,7 @@ class SelfAttentionUser(nn.Module):
         super().__init__()
         self.attention = SelfAttention(heads * head_dim, heads, head_dim)
         self.pool = AdditiveAttention(heads * head_dim, query_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """``history [R, H, d]``, ``mask [R, H]`` -> ``[R, d]``, zero for an empty history."""

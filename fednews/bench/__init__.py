@@ -1,0 +1,1 @@
+"""What a round costs on this machine: ``fednews bench``."""

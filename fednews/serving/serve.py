@@ -1,0 +1,33 @@
+"""Run the service until Ctrl-C."""
+
+import uvicorn
+from fastapi import FastAPI
+
+from fednews.listening import listen, shown_host, terminable
+
+_STOP_SECONDS = 5
+_BACKLOG = 2048
+
+
+def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serve ``app`` until Ctrl-C or SIGTERM; prints its address once it takes connections.
+
+    Args:
+        app: from :func:`~fednews.serving.service.create_app`.
+        host: where to listen.
+        port: likewise; 0 takes any free one.
+
+    Raises:
+        UsageError: the port is not one.
+        FednewsError: it is taken, or the host is not this machine's.
+    """
+    with listen(host, port) as sock:
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, backlog=_BACKLOG, timeout_graceful_shutdown=_STOP_SECONDS
+        )
+        print(f"fednews service: http://{shown_host(host)}:{sock.getsockname()[1]} (Ctrl-C ends it)", flush=True)
+        with terminable():
+            try:
+                uvicorn.Server(config).run(sockets=[sock])
+            except KeyboardInterrupt:  # uvicorn has ended in order and passes the signal on
+                print("service stopped", flush=True)
