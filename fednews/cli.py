@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> None:
-    if rest and options.run not in (_train, _bench):
+    if rest and options.run not in (_train, _bench, _sweep):
         options.parser.error(f"unknown option: {' '.join(rest)}")
     options.rest = rest
     options.run(options)
@@ -70,6 +70,12 @@ _GENERATOR = (  # of ``synthetic_model.Settings``, which has the defaults
     ("groups", int, "hidden groups of users, each with a click model of its own (default 1)"),
     ("group_strength", float, "how far the click models differ, 0 to 1 (default 1)"),
     ("group_visibility", float, "share of histories that tells the group, below 1 (default 0.4)"),
+)
+
+
+_SWEEP = (
+    "'best' writes the winner as an experiment file, 'report' draws the study as it is. Other options are those of "
+    "'fednews train' and win over the file's experiment; a study is continued with the same ones."
 )
 
 
@@ -130,6 +136,7 @@ def _run_verbs(verbs) -> None:
     evaluate.add_argument("run_id", help="a run's id, or its unique beginning")
     evaluate.add_argument("--split", default="dev", help="labelled split (default dev)")
     evaluate.add_argument("--checkpoint", choices=("last", "best"), default="last", help="which weights (default last)")
+    _serving_options(evaluate)
 
     runs = _verb(verbs, "runs", _runs, help="list tracked runs")
     runs.add_argument("--limit", type=int, default=20)
@@ -148,6 +155,7 @@ def _run_verbs(verbs) -> None:
     report.add_argument("table", help="YAML file of the table, see experiments/tables")
     report.add_argument("--format", choices=("markdown", "latex"), default="markdown")
 
+    _serving_verbs(verbs)
     bench = _verb(
         verbs,
         "bench",
@@ -163,9 +171,63 @@ def _run_verbs(verbs) -> None:
     bench.add_argument("--eval-impressions", type=int, default=2000, help="impressions to rank (default 2000)")
     bench.add_argument("--format", choices=("text", "json"), default="text")
 
+    sweep = _verb(verbs, "sweep", _sweep, help="search settings: run a sweep, or go on with it", epilog=_SWEEP)
+    sweep.usage = "fednews sweep [best|report] FILE [options] [--config FILE ...] [--KEY VALUE ...]"
+    sweep.add_argument("file", nargs="+", help="YAML file of the sweep, see sweeps/; 'best' or 'report' before it")
+    sweep.add_argument("--trials", type=int, help="trials that the study has in the end (default: the file's)")
+    sweep.add_argument("--workers", type=int, default=1, help="processes at work (default 1)")
+    sweep.add_argument("--storage", help="postgresql://... or a journal's path (default: under mlruns/sweeps)")
+    sweep.add_argument("--timeout", type=float, metavar="SECONDS", help="begin no trial after that")
+    sweep.add_argument("--trial", type=int, help="with 'best': this trial instead of the first of the best")
+    sweep.add_argument("--out", help="with 'best': the file to write (default NAME-best.yaml)")
+
     ui = _verb(verbs, "ui", _ui, help="open MLflow's UI on the tracking store")
     ui.add_argument("--host", default="127.0.0.1")
     ui.add_argument("--port", type=int, default=5000)
+
+
+def _serving_verbs(verbs) -> None:
+    serve = _verb(verbs, "serve", _serve, help="answer private recommendation queries with a run's model")
+    serve.add_argument("run_id", help="a run's id, or its unique beginning")
+    serve.add_argument("--checkpoint", choices=("last", "best"), default="last", help="which weights (default last)")
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8000, help="0 for any free one (default 8000)")
+    serve.add_argument("--k-max", type=int, default=100, help="most news of one answer (default 100)")
+    serve.add_argument("--demo", action="store_true", help="serve a page that plays devices with the run's data")
+
+    ask = _verb(verbs, "recommend", _recommend, help="ask a service as a user's device")
+    ask.add_argument("url", help="what 'fednews serve' printed")
+    ask.add_argument("--user", required=True, help="whose device; never sent")
+    ask.add_argument("--store", help="prepared data that holds the user's history")
+    ask.add_argument("--split", default="dev", help="its split (default dev)")
+    ask.add_argument("--history", help="file of news ids, oldest first, in place of --store")
+    ask.add_argument("--k", type=int, default=10, help="how many news (default 10)")
+    ask.add_argument("--epsilon", type=float, default=1.0, help="of this query (default 1)")
+    ask.add_argument("--total-epsilon", type=float, default=10.0, help="of all queries of the device (default 10)")
+    ask.add_argument("--total-delta", type=float, default=1e-5, help="delta of that total (default 1e-5)")
+    ask.add_argument("--account", help="file of what was spent (default mlruns/devices/USER.json)")
+
+
+_SERVING = (  # of ``serving.options.ServingOptions``, which has the defaults
+    ("padding", float, None, "share of clicks that are replaced (default: as trained, or 0.2)"),
+    ("theta", float, None, "largest norm before noise (default: 0.001 for vanilla, else as trained, or 1)"),
+    ("noise", str, ("laplace", "gaussian"), "default: gaussian where a delta is given"),
+    ("delta", float, None, "of Gaussian noise (default 0.001)"),
+    ("sensitivity", str, ("published", "exact"), "that the noise is made for (default published)"),
+    ("calibration", str, ("classical", "analytic"), "of Gaussian noise (default classical)"),
+    ("activation", str, ("softplus", "relu"), "what makes weights positive (default softplus)"),
+)
+
+
+def _serving_options(parser: argparse.ArgumentParser) -> None:
+    text = "the table of private serving at these budgets of one query (inf: no noise)"
+    parser.add_argument("--serving.epsilon", dest="serving_epsilon", type=float, nargs="+", metavar="E", help=text)
+    known, text = ("privaterec", "vanilla"), "its rows (default: all that the model has)"
+    parser.add_argument("--serving.mechanism", dest="serving_mechanism", nargs="+", choices=known, help=text)
+    for name, kind, choices, text in _SERVING:
+        option = f"--serving.{name}"
+        metavar = None if choices else "X"
+        parser.add_argument(option, dest=f"serving_{name}", type=kind, choices=choices, metavar=metavar, help=text)
 
 
 # Imports stand inside the functions: torch and MLflow take seconds to load, and most commands need one of them.
@@ -248,7 +310,50 @@ def _train(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     from fednews.experiment import evaluate_run, format_result
 
+    if options.serving_epsilon is not None:
+        from fednews.serving.tables import evaluate_run_serving
+
+        made = _made_serving(options)
+        table = evaluate_run_serving(
+            options.run_id, options.split, options.checkpoint, options.serving_epsilon, options.serving_mechanism, made
+        )
+        print(table.text())
+        return
+    _refuse_serving(options)
     print(format_result(evaluate_run(options.run_id, options.split, options.checkpoint)))
+
+
+def _made_serving(options: argparse.Namespace):
+    from fednews.serving.options import ServingOptions
+
+    given = {name: getattr(options, f"serving_{name}") for name, *_ in _SERVING}
+    return ServingOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def _refuse_serving(options: argparse.Namespace) -> None:
+    names = ("mechanism", *(name for name, *_ in _SERVING))
+    if given := [name for name in names if getattr(options, f"serving_{name}") is not None]:
+        options.parser.error(f"--serving.{given[0]} needs --serving.epsilon")
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from fednews.serving.run import serve_run
+
+    serve_run(options.run_id, options.checkpoint, options.host, options.port, options.k_max, options.demo)
+
+
+def _recommend(options: argparse.Namespace) -> None:
+    from fednews.serving.client import account_of, history_from_file, history_from_store, recommend
+
+    if bool(options.store) == bool(options.history):
+        options.parser.error("give the user's history: --store STORE, or --history FILE")
+    read = (
+        history_from_file(options.history)
+        if options.history
+        else history_from_store(options.store, options.user, options.split)
+    )
+    totals = (options.total_epsilon, options.total_delta, options.account or account_of(options.user))
+    print(recommend(options.url, options.user, read, options.epsilon, options.k, *totals).text())
 
 
 def _runs(options: argparse.Namespace) -> None:
@@ -284,6 +389,25 @@ def _bench(options: argparse.Namespace) -> None:
     from fednews.bench.command import bench_command
 
     print(bench_command(options))
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    action, path = ["run", *options.file][-2:]
+    if len(options.file) > 2 or action not in ("run", "best", "report"):
+        options.parser.error(f"give one sweep file, not {' '.join(options.file)}")
+    if action == "run":
+        from fednews.tuning import server
+
+        server.prepare()  # workers' imports beside our own
+    from fednews.tuning import launch, report
+
+    if action == "run":
+        launch.run_sweep(path, options.rest, options.trials, options.workers, options.storage, options.timeout)
+    elif action == "report":
+        print(launch.redraw(path, options.rest, options.storage))
+    else:
+        study = launch.open_study(path, options.rest, options.storage)
+        print(report.write_best(study, options.trial, options.out))
 
 
 def _ui(options: argparse.Namespace) -> None:

@@ -33,6 +33,7 @@ import fednews.federated.algorithms.centralized
 import fednews.federated.algorithms.cfl
 import fednews.federated.algorithms.ditto
 import fednews.federated.algorithms.dp_fedrec
+import fednews.federated.algorithms.efficient_fedrec
 import fednews.federated.algorithms.fcf
 import fednews.federated.algorithms.fedavg
 import fednews.federated.algorithms.fednewsrec
@@ -132,10 +133,13 @@ def parse_text(text: str) -> Namespace:
     return _resolve(["--config", text])
 
 
-def parse_layers(layers: Iterable[dict], folder: Path) -> Namespace:
-    """Resolve configurations given as mappings, later ones winning; what they name under ``base`` is in ``folder``."""
-    texts = (text for layer in layers for text in _layers_of(dict(layer), folder, ()))
-    return _resolve([argument for text in texts for argument in ("--config", text)])
+def parse_layers(layers: Iterable[dict], folder: Path, arguments: Iterable[str] = ()) -> Namespace:
+    """Resolve configurations given as mappings, later ones winning; what they name under ``base`` is in ``folder``.
+
+    ``arguments`` are options as :func:`parse` takes them; they win over all layers.
+    """
+    texts = [text for layer in layers for text in _layers_of(dict(layer), folder, ())]
+    return _resolve([argument for text in texts for argument in ("--config", text)] + list(_expand(list(arguments))))
 
 
 def digest(config: Namespace) -> str:

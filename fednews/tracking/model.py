@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import importlib
 import importlib.metadata
 import logging
@@ -85,9 +86,15 @@ def log_model(
 def requirements(module: "nn.Module") -> list[str]:
     """Distributions that the module's pickle needs: the common ones and those that its parts come from."""
     packages = {type(part).__module__.partition(".")[0] for part in module.modules()}
-    owners = importlib.metadata.packages_distributions()
+    owners = _owners()
     named = {owner for package in packages for owner in owners.get(package, ())}
     return sorted({*REQUIREMENTS, *named} - {__package__.partition(".")[0]})
+
+
+@functools.cache
+def _owners() -> Mapping[str, list[str]]:
+    """Distributions of every top-level package; finding them takes a second, once a process."""
+    return importlib.metadata.packages_distributions()
 
 
 def load_model(client: "MlflowClient", run_id: str, name: str = NAME) -> "nn.Module":

@@ -32,10 +32,16 @@ def close_dead_runs(client: "MlflowClient") -> list[str]:
             # It may have ended properly since it was listed.
             if client.get_run(run.info.run_id).info.status != "RUNNING":
                 continue
-            client.set_tag(run.info.run_id, "fednews.closed_by", "reaper: the run's process no longer exists")
-            client.set_terminated(run.info.run_id, "KILLED", end_time=_last_sign(run))
+        close_dead_run(client, run)
         closed.append(run.info.run_id)
     return closed
+
+
+def close_dead_run(client: "MlflowClient", run: "Run", status: str = "KILLED") -> None:
+    """End a run whose process is known to be gone, at the time when it last logged a metric."""
+    with clear_errors(client.tracking_uri):
+        client.set_tag(run.info.run_id, "fednews.closed_by", "reaper: the run's process no longer exists")
+        client.set_terminated(run.info.run_id, status, end_time=_last_sign(run))
 
 
 def _last_sign(run: "Run") -> int:

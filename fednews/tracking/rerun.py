@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fednews.errors import FednewsError
-from fednews.tracking.lookup import download_artifact, has_artifact, metric_history, read_artifact, resolve_run
+from fednews.errors import FednewsError, UsageError
+from fednews.tracking.lookup import download_artifact, has_artifact, metric_history, read_artifact, resolve_run, search
 from fednews.tracking.provenance import UNKNOWN, collect
 from fednews.tracking.store import clear_errors, connect
 
@@ -25,6 +25,7 @@ RTOL, ATOL = 1e-4, 1e-5
 TIMINGS = ("_seconds", "_per_second")
 CHECKPOINT = "checkpoints/last.ckpt"
 SHOWN = 5
+LIMIT = 1000
 MACHINE = {
     "python": "Python version",
     "platform": "platform",
@@ -38,7 +39,8 @@ def rerun(run_id: str, check: bool = False) -> "Result":
     """Train again from the recorded configuration of the run ``run_id`` (a unique prefix is enough).
 
     What differs from then (data, code, packages, machine) is printed, and refuses nothing. The new run is
-    linked to the old one by its tag ``fednews.rerun_of``.
+    linked to the old one by its tag ``fednews.rerun_of``. A sweep's trial of several seeds is rerun seed by seed,
+    and the last result returned.
 
     Args:
         run_id: the run to repeat.
@@ -46,13 +48,18 @@ def rerun(run_id: str, check: bool = False) -> "Result":
             number of threads and packages, else within ``RTOL`` and ``ATOL``.
 
     Raises:
-        UsageError: no such run.
+        UsageError: no such run, or a sweep.
         FednewsError: with ``check``, the runs disagree; or training failed.
     """
     from fednews import experiment
 
     client = connect()
-    old = resolve_run(client, run_id).info.run_id
+    found = resolve_run(client, run_id)
+    old = found.info.run_id
+    if "fednews.sweep" in found.data.tags:
+        raise UsageError(f"run {old[:8]} is a sweep: `fednews sweep` goes on with it, and its trials can be rerun")
+    if "fednews.trial" in found.data.tags and (seeds := search(client, f"tags.`mlflow.parentRunId` = '{old}'", LIMIT)):
+        return [rerun(run.info.run_id, check) for run in reversed(seeds)][-1]
     config = experiment.load_config(recorded_config(client, old))
     train = functools.partial(experiment.train, config, rerun_of=old)
     return repeat(client, old, train, experiment.data_fingerprint(config), check)

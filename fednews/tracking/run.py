@@ -20,7 +20,7 @@ from urllib.request import url2pathname
 
 import psutil
 
-from fednews.errors import FednewsError
+from fednews.errors import FednewsError, Stopped
 from fednews.tracking.lookup import resolve_run
 from fednews.tracking.parameters import flatten
 from fednews.tracking.provenance import Provenance, collect
@@ -48,7 +48,7 @@ class Terminated(SystemExit):
 class TrackedRun:
     """A run in the tracking store, closed with the right status when its block ends.
 
-    ``with TrackedRun.start(...) as run:`` ends as FINISHED, as KILLED after Ctrl-C, SIGTERM or SIGHUP, and
+    ``with TrackedRun.start(...) as run:`` ends as FINISHED, as KILLED after Ctrl-C, SIGTERM, SIGHUP or ``Stopped``, and
     as FAILED after any other exception, whose message is then in the tag ``fednews.error``. While the
     block runs, SIGTERM and SIGHUP raise ``Terminated`` in the main thread.
 
@@ -244,10 +244,10 @@ class TrackedRun:
             self.log_text(f"{folder}/working_tree.diff", provenance.diff)
 
     def _close(self, error: BaseException | None) -> None:
-        status = _status(error)
+        status = ending(error)
         try:
             if error is not None and status == "FAILED":
-                self.set_tags({"fednews.error": _message(error)})
+                self.set_tags({"fednews.error": message_of(error)})
             with clear_errors(self.client.tracking_uri):
                 self.client.set_terminated(self.run_id, status)
         except FednewsError as failure:
@@ -282,19 +282,23 @@ def _stop(signum: int, frame: FrameType | None) -> None:
     raise Terminated(signum)
 
 
-def _status(error: BaseException | None) -> str:
+def ending(error: BaseException | None) -> str:
+    """The status of a run that ends with ``error``: FINISHED, KILLED or FAILED."""
     if error is None or (type(error) is SystemExit and not error.code):
         return "FINISHED"
     # Lightning answers Ctrl-C with sys.exit(1), and SIGTERM with a SystemExit class of its own.
     chain: BaseException | None = error
     while chain is not None:
-        if isinstance(chain, KeyboardInterrupt) or (isinstance(chain, SystemExit) and type(chain) is not SystemExit):
+        if isinstance(chain, KeyboardInterrupt | Stopped) or (
+            isinstance(chain, SystemExit) and type(chain) is not SystemExit
+        ):
             return "KILLED"
         chain = chain.__cause__ or chain.__context__
     return "FAILED"
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """One line on ``error``, for the tag ``fednews.error``."""
     text = " ".join(str(error).split())
     if isinstance(error, FednewsError):
         return text[:ERROR_LIMIT]

@@ -1,0 +1,1 @@
+"""Sweeps: search spaces, studies and their workers, over Optuna."""
