@@ -128,6 +128,11 @@ class Floor:
         return Flops(forward.get_total_flops(), backward.get_total_flops())
 
 
+def has_floor(algorithm: Algorithm) -> bool:
+    """Whether it is known what the method's algebra needs."""
+    return isinstance(algorithm, (Centralized, FedNewsRec, Finding, *_OWN))
+
+
 def _gradients(algorithm: Algorithm) -> tuple[int, int, bool]:
     """(whether all clients' first forward is at the same parameters, gradients of a client, whether a sum will do)."""
     own = _OWN.get(type(algorithm))

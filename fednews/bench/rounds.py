@@ -17,7 +17,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
 
 from fednews.bench.evaluation import time_evaluation
-from fednews.bench.floor import Floor
+from fednews.bench.floor import Floor, has_floor
 from fednews.bench.reference import has_reference, plain_round
 from fednews.config import dump
 from fednews.data.cohort import Cohort, Draw
@@ -129,7 +129,6 @@ class _Measured(Callback):
     def _record(self, loop: FederatedLoop, seconds: float, sections: dict[str, float]) -> None:
         draw = self.selection.draw
         cohort = loop.source.cohort(draw)
-        flops = self.floor.round(loop.algorithm, cohort, loop.aggregation.separate)
         rate = self._matrix_rate()
         found = {
             "round_seconds": seconds,
@@ -138,16 +137,16 @@ class _Measured(Callback):
             "news": len(cohort.news[loop.model.inputs[0]]),
             "histories": len(cohort.history),
             "matmul_gflops": rate,
-            "floor_gflop": flops / 1e9,
-            "achieved_gflops": flops / seconds / 1e9,
-            "achieved_share": flops / seconds / 1e9 / rate,
-            "round_over_floor": seconds * rate * 1e9 / flops,
             "round_over_central": seconds / self._central(loop, draw),
             **{f"{name}_seconds": sections.get(name, 0.0) for name in SECTIONS},
             "other_seconds": seconds - sum(sections.values()),
         }
         encoder, needed = self._news_encoder(loop, cohort)
         found |= {"news_encoder_gflops": needed / encoder / 1e9, "news_encoder_share": needed / encoder / rate / 1e9}
+        if has_floor(loop.algorithm):
+            gflop = self.floor.round(loop.algorithm, cohort, loop.aggregation.separate) / 1e9
+            found |= {"floor_gflop": gflop, "achieved_gflops": gflop / seconds}
+            found |= {"achieved_share": gflop / seconds / rate, "round_over_floor": seconds * rate / gflop}
         if has_reference(loop.algorithm):
             found["reference_over_round"] = self._reference(loop, draw) / seconds
         for name, value in found.items():

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from fednews.bench.floor import Floor
+from fednews.bench.floor import Floor, has_floor
 from fednews.federated.algorithms.cfl import CFL
+from fednews.federated.algorithms.fcf import FCF
 from fednews.federated.algorithms.fedavg import FedAvg
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
 from fednews.federated.algorithms.fedper import FedPer
@@ -63,3 +64,8 @@ def test_methods_count_each_news_once_per_set_of_parameters(nrms, cohort):
     three = FedAvg(clients_per_round=6, local_steps=3)
     assert floor.round(three, cohort, False) == whole.forward + 2 * forward + 3 * backward
     assert floor.round(FedPer(clients_per_round=6, local_steps=3), cohort, False) == 3 * (forward + backward)
+
+
+def test_a_method_whose_algebra_is_not_written_down_has_no_floor():
+    assert has_floor(FedAvg(clients_per_round=6))
+    assert not has_floor(FCF(clients_per_round=6))
