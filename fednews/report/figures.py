@@ -46,7 +46,7 @@ def epsilon_scale(epsilons: Iterable[float]) -> tuple[float, list[float], list[s
     """A logarithmic axis for epsilons that may be infinite.
 
     Returns:
-        Where ∞ stands, a power of ten clear of all finite values, and the ticks with their labels, ∞ last where it occurs.
+        Where ∞ stands, a power of ten clear of all finite values; ticks; their labels, ∞ last where it occurs.
     """
     given = list(epsilons)
     finite = [value for value in given if 0 < value < math.inf]
