@@ -226,7 +226,8 @@ def _serving_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--serving.mechanism", dest="serving_mechanism", nargs="+", choices=known, help=text)
     for name, kind, choices, text in _SERVING:
         option = f"--serving.{name}"
-        parser.add_argument(option, dest=f"serving_{name}", type=kind, choices=choices, help=text)
+        metavar = None if choices else "X"
+        parser.add_argument(option, dest=f"serving_{name}", type=kind, choices=choices, metavar=metavar, help=text)
 
 
 # Imports stand inside the functions: torch and MLflow take seconds to load, and most commands need one of them.

@@ -33,6 +33,7 @@ import fednews.federated.algorithms.centralized
 import fednews.federated.algorithms.cfl
 import fednews.federated.algorithms.ditto
 import fednews.federated.algorithms.dp_fedrec
+import fednews.federated.algorithms.efficient_fedrec
 import fednews.federated.algorithms.fcf
 import fednews.federated.algorithms.fedavg
 import fednews.federated.algorithms.fednewsrec

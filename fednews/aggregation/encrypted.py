@@ -98,6 +98,7 @@ class Encrypted(Aggregation):
         self.fixed = fixed
         self._key_holder: KeyHolder | None = None
         self._costs: Counter[str] = Counter()
+        self._traffic = (0, 0)
 
     @abstractmethod
     def make_key_holder(self) -> KeyHolder:
@@ -131,15 +132,24 @@ class Encrypted(Aggregation):
             for row in range(len(part.weights)):
                 with self._clock("encryption_seconds"):
                     upload = client.encrypt(self._message(part, row, like))
-                self._costs["aggregation_bytes_up"] += sum(map(len, upload))
+                self._count(sum(map(len, upload)), 0)
                 with self._clock("aggregation_seconds"):
                     server.add(upload)
         if not server.clients:
             return Aggregate.zeros(like)
         total = server.total()
-        self._costs["aggregation_bytes_down"] += sum(map(len, total))
+        self._count(0, sum(map(len, total)))
         with self._clock("decryption_seconds"):
             return self._aggregate(self.key_holder.open(total, self._length(like)), like)
+
+    def traffic(self) -> tuple[int, int]:
+        traffic, self._traffic = self._traffic, (0, 0)
+        return traffic
+
+    def _count(self, up: int, down: int) -> None:
+        self._traffic = self._traffic[0] + up, self._traffic[1] + down
+        self._costs["aggregation_bytes_up"] += up
+        self._costs["aggregation_bytes_down"] += down
 
     def metrics(self) -> dict[str, float]:
         """Cost since the last call: wall-clock seconds of all clients together, of the server and of the key holder.

@@ -1,7 +1,8 @@
 """Plain summation: the server sees every update. Every other aggregation must give the same sum."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,10 @@ class Plain(Aggregation):
 
     def sum(self, parts: Iterable[ClientUpdates], like: dict[str, Tensor], streams: Streams, round_: int) -> Aggregate:
         return plain_sum(parts, like)
+
+    def count_news(self, touched: Sequence[np.ndarray], catalogue: int, streams: Streams, round_: int) -> np.ndarray:
+        """The server sees what each client touched."""
+        return np.bincount(np.concatenate([np.zeros(0, np.int64), *touched]), minlength=catalogue)
 
 
 def plain_sum(parts: Iterable[ClientUpdates], like: dict[str, Tensor]) -> Aggregate:

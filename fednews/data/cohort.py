@@ -1,5 +1,6 @@
 """Cohorts: one round's clients as tensors, drawn at a cost that does not depend on the population."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -32,6 +33,7 @@ class Cohort:
         client: int64 ``[S]``, position in ``0..C-1`` of the sample's client.
         counts: int64 ``[C]``, samples of each client, abs(B_u) of the papers.
         clients: int64 ``[C]``, the clients' rows in the store's samples.
+        articles: int64 ``[N]``, the rows of ``news`` in the store's news, ascending.
     """
 
     news: dict[str, Tensor]
@@ -44,6 +46,7 @@ class Cohort:
     client: Tensor
     counts: Tensor
     clients: Tensor
+    articles: Tensor
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -105,6 +108,14 @@ class CohortSource:
         self.history_length = history_length
         self.streams = streams
 
+    def attempt(self, number: int) -> "CohortSource":
+        """The same source with streams of its own for each further attempt at a round."""
+        if not number:
+            return self
+        other = copy.copy(self)
+        other.streams = Streams(self.streams.integer("attempt", number))
+        return other
+
     def draw_clients(self, size: int, round_: int) -> np.ndarray:
         """``size`` different clients of round ``round_``, uniformly; int64 rows of the store's samples."""
         return self.streams.numpy("cohort", round_).choice(self.samples.clients, size, replace=False)
@@ -138,8 +149,9 @@ class CohortSource:
         news, position = np.unique(np.concatenate([history.ravel(), draw.candidates.ravel()]), return_inverse=True)
         padding = int(len(news) > 0 and news[0] == -1)
         position = np.maximum(position - padding, 0)
+        articles = torch.from_numpy(news[padding:].astype(np.int64))
         return Cohort(
-            news=take_news(self.features, torch.from_numpy(news[padding:].astype(np.int64))),
+            news=take_news(self.features, articles),
             history=torch.from_numpy(position[: history.size].reshape(history.shape)),
             history_mask=torch.from_numpy(history >= 0),
             history_client=torch.from_numpy(owner.copy()),
@@ -149,6 +161,7 @@ class CohortSource:
             client=torch.from_numpy(draw.client),
             counts=torch.from_numpy(np.bincount(draw.client, minlength=len(draw.clients))),
             clients=torch.from_numpy(draw.clients.astype(np.int64)),
+            articles=articles,
         )
 
 

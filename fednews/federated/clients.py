@@ -35,14 +35,14 @@ def fused_gradient(
     r"""The cohort's weighted mean gradient by one backward pass, as if one client had sent it.
 
     With :math:`w_u = |B_u|` it is :math:`\sum_u w_u \nabla L_u / \sum_u w_u` (Qi et al. 2020, eq. 6), where
-    :math:`L_u` is the sum or the mean of the client's sample losses. It is taken at ``parameters``, all trained ones
-    by name, where given.
+    :math:`L_u` is the sum or the mean of the client's sample losses. It is taken at, and for, ``parameters`` by
+    name where given, else the global model's trained ones.
     """
     at = trainable(model)
     if parameters is None:
         losses = cohort_losses(model, cohort)
     else:
-        at = {name: parameters[name].detach().requires_grad_() for name in at}
+        at = {name: value.detach().requires_grad_() for name, value in parameters.items()}
         losses = functional_call(_CohortLosses(model), {f"model.{name}": value for name, value in at.items()}, cohort)
     weight = cohort.counts.sum().to(losses.dtype)
     per_sample = cohort.counts[cohort.client].to(losses.dtype) if reduction == "sum" else torch.ones_like(losses)
@@ -91,7 +91,7 @@ def client_gradients(
 ) -> Iterator[ClientUpdates]:
     """Every client's own gradient, ``clients_at_once`` together.
 
-    Taken at ``parameters``, all trained ones by name, where given, else at the global ones.
+    Taken at, and for, ``parameters`` by name where given, else the global model's trained ones.
     """
     parameters = _values(model, parameters)
     gradient = vmap(gradient_function(model, reduction), in_dims=(None, 0), randomness="different")
@@ -123,8 +123,8 @@ def local_training(
 
 
 def _values(model: NewsModel, parameters: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    own = trainable(model)
-    return {name: (own if parameters is None else parameters)[name].detach() for name in own}
+    chosen = trainable(model) if parameters is None else parameters
+    return {name: value.detach() for name, value in chosen.items()}
 
 
 def _stacked(cohort: Cohort, batch: ClientBatch, updates: dict[str, Tensor], losses: Tensor) -> ClientUpdates:

@@ -2,14 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from fednews.aggregation.base import Aggregation
 from fednews.aggregation.plain import Plain
+from fednews.aggregation.secagg.errors import TooFewClients
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.data.cohort import CohortSource
 from fednews.data.module import NewsDataModule
@@ -17,13 +20,12 @@ from fednews.errors import FednewsError, UsageError
 from fednews.evaluation.scorers import Catalogue, Scorer
 from fednews.federated.algorithms.base import Algorithm, Selection
 from fednews.federated.clients import trainable
-from fednews.federated.round import Round
+from fednews.federated.costs import RoundCosts
+from fednews.federated.round import NewsUnion, Round
 from fednews.models.recommender import Recommender
 from fednews.privacy.ledger import READINGS, SCOPES, PrivacyLedger
 from fednews.streams import Streams
 from fednews.timing import section
-
-_COUNT_BYTES = 8
 
 
 class FederatedLoop(Recommender):
@@ -72,53 +74,105 @@ class FederatedLoop(Recommender):
         self.ledger = PrivacyLedger(self.source.samples.clients)
         self.algorithm.setup(self.model, self.source, self._optimizer)
 
+    def parameter_groups(self) -> list:
+        return self.algorithm.parameter_groups(self.model)
+
     def scorer(self, catalogue: Catalogue) -> Scorer:
         return self.algorithm.scorer(self.model, catalogue)
 
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
         self._started = time.perf_counter()
+        self._costs = RoundCosts(self.device)
 
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
-        with section("data"):
-            selection = self.algorithm.select(self.source, self.round)
-        drawn = time.perf_counter()
-        aggregate = self._client_work(selection)
-        worked = time.perf_counter()
-        loss = self._checked_loss(aggregate)
-        self._update = aggregate.mean() if len(selection.participants) else None
-        self._record(selection)
+        with self._costs.clock("simulation"):
+            selection, aggregate, attempt = self._attempts()
+            loss = self._checked_loss(aggregate)
+            with self._costs.clock("server"):
+                self._update = aggregate.mean() if len(selection.participants) else None
+            self._record(selection)
         self._metrics = {
             "loss": loss,
             "clients": len(selection.participants),
             "samples": int(aggregate.samples),
-            **self._traffic(selection),
-            "client_seconds": worked - drawn,
+            **self._costs.traffic(),
         }
-        self._work_seconds = worked - self._started
+        if self.aggregation.retries:
+            self._metrics["retries"] = attempt
         # Advanced here and not in a later hook, so that a checkpoint written after this step names the next round.
         self.round += 1
         return torch.tensor(loss, device=self.device)
 
-    def _client_work(self, selection: Selection) -> Aggregate:
+    def _attempts(self) -> tuple[Selection, Aggregate, int]:
+        """Compute the round, with other clients where too few are left to sum over.
+
+        Returns:
+            Who worked, their sums, and how many attempts were aborted before.
+
+        Raises:
+            FednewsError: too few clients in all attempts.
+        """
+        retries = self.aggregation.retries if self.algorithm.repeatable else 0
+        for attempt in range(1 + retries):
+            with section("data"):
+                selection = self.algorithm.select(self.source.attempt(attempt), self.round)
+            try:
+                return selection, self._client_work(selection, attempt), attempt
+            except TooFewClients as error:
+                self._count_traffic(selection, summed=False)
+                last = error
+        raise FednewsError(
+            f"round {self.round} was aborted in all of {1 + retries} attempts: {last}. Invite more clients "
+            "(algorithm.clients_per_round), or set aggregation.retries, threshold or min_clients otherwise"
+        )
+
+    def _client_work(self, selection: Selection, attempt: int) -> Aggregate:
         draw = self.algorithm.share(selection.draw, self.trainer.global_rank, self.trainer.world_size)
         with section("data"):
             cohort = self.source.cohort(draw).to(self.device) if len(draw.client) else None
-        with section("clients"), self.streams.torch_global("model_dropout", self.round, self.trainer.global_rank):
-            return self.algorithm.aggregate(self.model, cohort, self._work(self.round))
+        dropout = self.streams.torch_global("model_dropout", self.round, self.trainer.global_rank)
+        with section("clients"), self._costs.clock("client"), dropout:
+            aggregate = self.algorithm.aggregate(self.model, cohort, self._work(self.round, attempt))
+        self._count_traffic(selection, summed=True)
+        return aggregate
 
-    def _work(self, number: int) -> Round:
-        return Round(number, self.streams, self.aggregation.separate, self._sum, self.aggregation.sums_only)
+    def _work(self, number: int, attempt: int = 0) -> Round:
+        return Round(
+            number=number,
+            streams=self.streams,
+            separate=self.aggregation.separate,
+            sum=self._sum,
+            sums_only=self.aggregation.sums_only,
+            union=self._union,
+            attempt=attempt,
+            costs=self._costs,
+        )
 
     def _sum(self, parts: Iterable[ClientUpdates]) -> Aggregate:
         like = self.algorithm.communicated(self.model)
-        with section("aggregation"):
-            aggregate = self.aggregation.sum(parts, like, self.streams, self.round)
+        with section("aggregation"), self._costs.clock("aggregation"):
+            aggregate = self.aggregation.sum(self._costs.timed(parts), like, self.streams, self.round)
+        self._count_protocol("aggregation")
         if self.trainer.world_size > 1:
             tensors = aggregate.tensors()
             summed = self.sum_over_processes(torch.cat([t.double().flatten() for t in tensors]))
             for tensor, part in zip(tensors, summed.split([t.numel() for t in tensors]), strict=True):
                 tensor.copy_(part.view_as(tensor))
         return aggregate
+
+    def _union(self, touched: Sequence[np.ndarray], catalogue: int) -> NewsUnion:
+        with self._costs.clock("aggregation"):
+            seen = self.aggregation.count_news(touched, catalogue, self.streams, self.round)
+        self._count_protocol("union")
+        if self.trainer.world_size > 1:
+            seen = self.sum_over_processes(torch.from_numpy(seen)).cpu().numpy()
+        revealed = self.aggregation.reveals_counts
+        own = np.bincount(np.concatenate([np.zeros(0, np.int64), *touched]), minlength=catalogue)
+        return NewsUnion(seen, seen if revealed else own, revealed)
+
+    def _count_protocol(self, kind: str) -> None:
+        if (traffic := self.aggregation.traffic()) is not None:
+            self._costs.carry(kind, *traffic)
 
     def _checked_loss(self, aggregate: Aggregate) -> float:
         loss = float(aggregate.loss / aggregate.samples.clamp(min=1))
@@ -136,14 +190,12 @@ class FederatedLoop(Recommender):
         for entry, clients in self.algorithm.releases():
             self.ledger.record(entry, clients, number)
 
-    def _traffic(self, selection: Selection) -> dict[str, int]:
-        if not self.algorithm.federated:
-            return {"bytes_down": 0, "bytes_up": 0}
-        model_bytes = sum(part.nbytes for part in self.algorithm.communicated(self.model).values())
-        return {
-            "bytes_down": selection.invited * model_bytes,
-            "bytes_up": len(selection.participants) * (model_bytes + _COUNT_BYTES),
-        }
+    def _count_traffic(self, selection: Selection, summed: bool) -> None:
+        """Count the attempt's messages; updates of an aborted one, and masked or encrypted ones, are not theirs."""
+        messages = self.algorithm.messages(self.model, selection)
+        if not summed or self.aggregation.separate:
+            messages = replace(messages, up=dict.fromkeys(messages.up, 0))
+        self._costs.send(messages)
 
     def _privacy(self) -> dict[str, float]:
         return {
@@ -159,17 +211,18 @@ class FederatedLoop(Recommender):
             parameter.grad = None if update is None else update.to(parameter.dtype)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Optimizer, optimizer_closure: Callable) -> None:
-        with section("server_step"):  # less what the closure does, which is the clients' work
-            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
-        # Not in on_train_batch_end: callbacks write their checkpoints before that.
-        done = self.round - 1
-        self.algorithm.finish_round(self.model, optimizer, self._work(done))
+        with self._costs.clock("server"):  # less the step, which has clocks of its own
+            with section("server_step"):
+                super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+            # Not in on_train_batch_end: callbacks write their checkpoints before that.
+            done = self.round - 1
+            self.algorithm.finish_round(self.model, optimizer, self._work(done))
         self._record_others(done)
 
     def on_train_batch_end(self, outputs: object, batch: int, batch_idx: int) -> None:
         seconds = time.perf_counter() - self._started
+        self._metrics |= self._costs.times() | {"round_seconds": seconds}
         self._metrics |= self._privacy() | self.algorithm.metrics() | self.aggregation.metrics()
-        self._metrics |= {"round_seconds": seconds, "server_seconds": seconds - self._work_seconds}
         self.publish(self._metrics, self.round)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:

@@ -33,4 +33,5 @@ def part_of(cohort: Cohort, kept: Tensor) -> Cohort:
         client=client[cohort.client[samples]],
         counts=cohort.counts[kept],
         clients=cohort.clients[kept],
+        articles=cohort.articles[news],
     )

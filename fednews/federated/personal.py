@@ -19,6 +19,7 @@ class PersonalModels:
     """
 
     one_process = True
+    repeatable = False
 
     def personal_parameters(self, model: NewsModel) -> dict[str, Tensor]:
         """The parameters of which each client has its own, by name."""

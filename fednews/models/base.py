@@ -28,8 +28,8 @@ class NewsModel(nn.Module, ABC):
     user_layers: tuple[Layer, ...]
     """Those that only ``encode_user`` and ``score`` use, from input to output."""
 
-    users_keep_history: ClassVar[bool] = False
-    """Whether ``encode_user`` gives something for every position of the history, because ``score`` attends to them."""
+    whole_histories: ClassVar[bool] = False
+    """Whether what ``encode_user`` gives or reads has a place for every column of a history, padding included."""
 
     tokenizer: str | None = None
     """Name or folder of the tokenizer of models that read ``title_pieces``."""
@@ -122,7 +122,7 @@ def encode_users_by_length(
 ) -> Tensor:
     """``model.encode_user(vectors[history], mask, user)`` in at most eight groups of similar history length."""
     with section("user_encoder"):
-        if model.users_keep_history or not len(history):
+        if model.whole_histories or not len(history):
             return model.encode_user(vectors[history], mask, user)
         clicks = mask.sum(1)
         rows = _by_length(clicks, max(least, int(clicks.sum()) // 8))

@@ -50,7 +50,7 @@ class DAN(NewsModel):
     """
 
     inputs = ("title", "title_entities")
-    users_keep_history = True
+    whole_histories = True
     news_layers = (("news.words", "news.entities"), ("news.title", "news.profile"), "news.join")
     user_layers = ("recurrent", ("interest", "sequence"), "join")
 

@@ -44,7 +44,7 @@ class DKN(NewsModel):
     """
 
     inputs = ("title", "title_entities")
-    users_keep_history = True
+    whole_histories = True
     news_layers = (("news.words", "news.entities"), ("news.transform", "news.convolution"))
 
     def __init__(

@@ -21,11 +21,12 @@ class FastDropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         dropped = round(self.p * 2**16)
-        if x.is_cuda or not self.training or not 0 < dropped < 2**16:
+        if x.device.type != "cpu" or not self.training or not 0 < dropped < 2**16:
             return super().forward(x)
         words = torch.randint(-(2**63), 2**63 - 1, (-(-x.numel() // 4),), device=x.device)
         kept = words.view(torch.int16)[: x.numel()] >= dropped - 2**15
-        return x * kept.to(x.dtype).mul_(2**16 / (2**16 - dropped)).view(x.shape)
+        scale, zero = (torch.tensor(value, dtype=x.dtype) for value in (2**16 / (2**16 - dropped), 0.0))
+        return x * torch.where(kept, scale, zero).view(x.shape)
 
 
 class SelfAttention(nn.Module):
@@ -45,15 +46,19 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """``x [B, L, dim]``, ``mask [B, L]`` -> ``[B, L, heads * head_dim]``; rows at padding are meaningless."""
         batch, length, _ = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        # Contiguous batched products: for many small heads faster than the fused kernel. A row without a real key gets
-        # the mean of all values, which is as meaningless as any and finite.
-        q, k, v = (part.flatten(0, 1) for part in (q / math.sqrt(self.head_dim), k, v))
-        scores = torch.bmm(q, k.transpose(1, 2)).view(batch, self.heads, length, length)
-        lowest = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(~mask[:, None, None, :], lowest).softmax(-1)
-        attended = torch.bmm(weights.flatten(0, 1), v).view(batch, self.heads, length, -1)
-        return attended.transpose(1, 2).reshape(batch, length, -1)
+        # Contiguous batched products: for many small heads faster than the fused kernel.
+        q, k, v = (self._heads(F.linear(x, weight)) for weight in self.qkv.weight.chunk(3))
+        # Lowest but for room to add: a row without a real key gets some mean of all values, as good as any at padding.
+        lowest = torch.finfo(q.dtype).min / 2
+        bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, lowest)[:, None, None, :]
+        bias = bias.expand(batch, self.heads, length, length).flatten(0, 1)
+        weights = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=1 / math.sqrt(self.head_dim)).softmax(-1)
+        attended = torch.bmm(weights, v).unflatten(0, (batch, self.heads))
+        return attended.transpose(1, 2).flatten(2)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """``[B, L, heads * d]`` -> ``[B * heads, L, d]``."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
 class AdditiveAttention(nn.Module):

@@ -56,6 +56,8 @@ class PrivateRecModel(NewsModel):
             vectors before the candidates are known.
     """
 
+    whole_histories = True  # which clicks are replaced is drawn for every column
+
     def __init__(self, info: NewsInfo, base: Callable[[NewsInfo], NewsModel], basis: int = 5) -> None:
         super().__init__()
         if basis < 2:

@@ -37,8 +37,12 @@ class Recommender(L.LightningModule):
         self._scheduler = scheduler
         self._evaluated_at = -1
 
+    def parameter_groups(self) -> list:
+        """The trained parameters, in groups where some have settings of their own."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
     def configure_optimizers(self) -> dict:
-        optimizer = self._optimizer([p for p in self.model.parameters() if p.requires_grad])
+        optimizer = self._optimizer(self.parameter_groups())
         if self._scheduler is None:
             return {"optimizer": optimizer}
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._scheduler(optimizer), "interval": "step"}}

@@ -88,8 +88,10 @@ class Table:
             for column in self.data:
                 if (layers := self._layers(method, column)) is None:
                     continue
+                config = parse_layers([*layers, {"seed": self.seeds[0], "name": self.title}], self.folder)
                 for seed in self.seeds:
-                    config = parse_layers([*layers, {"seed": seed, "name": self.title}], self.folder)
+                    config = config.clone()  # parsing takes half a second
+                    config.seed = seed
                     yield Cell(method, column, seed, config)
 
     def _layers(self, method: str, column: str) -> list[dict] | None:

@@ -22,8 +22,9 @@ def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8000) -> None:
         FednewsError: it is taken, or the host is not this machine's.
     """
     with listen(host, port) as sock:
+        # Warnings would be one line for every malformed request, which anybody can send.
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, backlog=_BACKLOG, timeout_graceful_shutdown=_STOP_SECONDS
+            app, log_level="error", access_log=False, backlog=_BACKLOG, timeout_graceful_shutdown=_STOP_SECONDS
         )
         print(f"fednews service: http://{shown_host(host)}:{sock.getsockname()[1]} (Ctrl-C ends it)", flush=True)
         with terminable():

@@ -99,7 +99,7 @@ class Crew:
                 self._processes[place] = new
 
     def _log(self, place: int) -> Path:
-        return self._job.log.with_suffix(f".worker-{place}.log")
+        return self._job.log.with_name(f"{self._job.log.name}.worker-{place}.log")
 
     def _stop(self) -> None:
         """Let workers hand their trials back; a second interrupt, or a minute, ends them at once."""

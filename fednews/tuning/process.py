@@ -1,5 +1,6 @@
 """Which process works on a trial, and whether it still lives."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from fednews.errors import FednewsError
 from fednews.tracking.reaper import CLOCK_SECONDS
 
 BEAT_SECONDS = 30.0
@@ -56,6 +58,8 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
-        self._beat()
-        while not self._end.wait(BEAT_SECONDS):
-            self._beat()
+        while True:
+            with contextlib.suppress(FednewsError):  # a storage that is away for a moment; the next beat may reach it
+                self._beat()
+            if self._end.wait(BEAT_SECONDS):
+                return

@@ -149,7 +149,11 @@ def _conditions(key: str, given: Any, earlier: list[Parameter]) -> dict[str, lis
     for other, values in given.items():
         if other not in known:
             raise UsageError(f"space: {key}: when names '{other}', which is no categorical or int key above it")
-        conditions[other] = values if isinstance(values, list) else [values]
+        labels = known[other].choices or {}
+        conditions[other] = [
+            labels.get(value, value) if isinstance(value, str) else value
+            for value in (values if isinstance(values, list) else [values])
+        ]
         if wrong := [value for value in conditions[other] if known[other].internal(value) is None]:
             raise UsageError(f"space: {key}: when {other} is {wrong[0]}, which is none of its values")
     return conditions

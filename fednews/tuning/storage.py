@@ -88,7 +88,8 @@ class StudyStorage:
             yield
         except known as error:
             lines = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
-            raise FednewsError(f"study storage {hide_password(self.url)}: {lines[0][:300]}") from error
+            hint = "; pip install 'fednews[postgres]'" if isinstance(error, ImportError) else ""
+            raise FednewsError(f"study storage {hide_password(self.url)}: {lines[0][:300]}{hint}") from error
 
     def _open(self) -> BaseStorage:
         if self._path:
@@ -109,6 +110,7 @@ def quiet_optuna() -> None:
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     # Said of every objective that is not minimised, whatever sign the caller has given it.
     warnings.filterwarnings("ignore", message="PedAnovaImportanceEvaluator computes the importances of params to")
+    warnings.filterwarnings("ignore", message="Attempting to set identical low and high xlims")  # one value so far
     # A trial that goes on after its process died says again what it said before.
     warnings.filterwarnings("ignore", message=r"The reported value is ignored because this `step`")
 

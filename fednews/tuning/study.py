@@ -104,7 +104,8 @@ class SweepStudy:
 
     def beat(self, trial: Trial) -> None:
         """Record that the trial's process lives."""
-        self._set(trial.number, "beat", time.time())
+        with self.storage.clear_errors():
+            self._set(trial.number, "beat", time.time())
 
     def give_back(self, trial: Trial) -> None:
         """Leave an unfinished trial to whoever comes next."""
@@ -114,10 +115,10 @@ class SweepStudy:
     def take_from_the_dead(self) -> list[FrozenTrial]:
         """Free running trials whose process is gone, and give up those that lost too many; returns both kinds."""
         freed = []
+        if not self._dead():  # seen without the lock, which costs a connection
+            return freed
         with self.storage.clear_errors(), self.storage.lock():
-            for trial in self.trials(TrialState.RUNNING):
-                if not is_dead(trial.user_attrs.get("owner"), trial.user_attrs.get("beat")):
-                    continue
+            for trial in self._dead():
                 deaths = trial.user_attrs.get("deaths", 0) + 1
                 self._set(trial.number, "deaths", deaths)
                 if deaths < MOST_DEATHS:
@@ -158,6 +159,10 @@ class SweepStudy:
     def run_id(self) -> str | None:
         """The tracked parent run."""
         return self.study.user_attrs.get("run_id")
+
+    def _dead(self) -> list[FrozenTrial]:
+        running = self.trials(TrialState.RUNNING)
+        return [trial for trial in running if is_dead(trial.user_attrs.get("owner"), trial.user_attrs.get("beat"))]
 
     def _set(self, number: int, key: str, value: Any) -> None:
         self.storage.optuna.set_trial_user_attr(self._trial_id(number), key, value)

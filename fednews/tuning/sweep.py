@@ -4,6 +4,7 @@ import difflib
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,17 @@ from fednews.tuning.optimiser import make_pruner, make_sampler
 from fednews.tuning.space import Parameter, defaults, internal, options, probes, read_space
 
 DIRECTIONS = ("maximize", "minimize")
+_WORDS = {str: "a text", list: "a list", dict: "a mapping", int: "a whole number"}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "base": (str, list),
+    "config": (dict,),
+    "objectives": (dict,),
+    "constraints": (dict,),
+    "trials": (int,),
+    "seeds": (list,),
+    "enqueue": (list,),
+}
 METRICS = (
     "val_auc", "val_mrr", "val_ndcg_5", "val_ndcg_10", "loss", "bytes_up", "bytes_down", "round_seconds",
     "client_seconds", "server_seconds", "epsilon_published", "epsilon_accounted", "epsilon_round_published",
@@ -74,6 +86,9 @@ class Sweep:
                 if key not in known:
                     near = difflib.get_close_matches(str(key), known, 1)
                     raise UsageError(f"a sweep has no key '{key}'" + (f": did you mean '{near[0]}'?" if near else ""))
+            for key, kinds in _TYPES.items():
+                if key in content and not isinstance(content[key], kinds):
+                    raise UsageError(f"{key} must be {' or '.join(_WORDS[kind] for kind in kinds)}")
             if missing := [key for key in ("space", "objectives") if not content.get(key)]:
                 raise UsageError(f"the sweep lacks '{missing[0]}'")
             base = content.get("base", [])
@@ -126,26 +141,40 @@ class Sweep:
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def _check(self) -> None:
-        if not isinstance(self.trials, int) or self.trials < 1:
+        self._check_words()
+        self._check_goals()
+        make_sampler(self.sampler, 0)
+        if make_pruner(self.pruner) is not None:
+            if len(self.objectives) > 1:
+                raise UsageError("pruner: only sweeps with a single objective can prune")
+            if not next(iter(self.objectives)).startswith("val_"):
+                raise UsageError("pruner: the objective must be a validation metric (val_…), known between rounds")
+        self._check_space()
+
+    def _check_words(self) -> None:
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise UsageError(f"name '{self.name}' may hold letters, digits, '-', '_' and '.' only: it names files")
+        for option in (argument.split("=")[0] for argument in self.arguments):
+            if option in ("--seed", "--name"):
+                raise UsageError(f"{option} is not an option of a sweep: the file has 'seeds' and 'name'")
+        if self.trials < 1:
             raise UsageError(f"trials must be a whole number of at least 1, not {self.trials}")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or not all(isinstance(s, int) for s in self.seeds):
             raise UsageError("seeds must be a list of different whole numbers")
-        for metric, direction in _mapping("objectives", self.objectives).items():
+
+    def _check_goals(self) -> None:
+        if len(self.objectives) > 3:
+            raise UsageError("objectives: give one, two or three")
+        for metric, direction in self.objectives.items():
             _check_metric("objectives", metric)
             if direction not in DIRECTIONS:
                 raise UsageError(f"objectives: {metric} is to '{direction}': give {' or '.join(DIRECTIONS)}")
-        for metric, bound in _mapping("constraints", self.constraints).items():
+        for metric, bound in self.constraints.items():
             _check_metric("constraints", metric)
             if not isinstance(bound, dict) or not bound or not bound.keys() <= {"min", "max"}:
                 raise UsageError(f"constraints: {metric} needs {{max: X}}, {{min: X}} or both")
-        if len(self.objectives) > 3:
-            raise UsageError("objectives: give one, two or three")
-        make_sampler(self.sampler, 0)
-        if make_pruner(self.pruner) is not None and len(self.objectives) > 1:
-            raise UsageError("pruner: only sweeps with a single objective can prune")
-        if self.pruner and not next(iter(self.objectives)).startswith("val_"):
-            raise UsageError("pruner: the objective must be a validation metric (val_…), which is known between rounds")
-        self._check_space()
+            if not all(isinstance(value, int | float) for value in bound.values()):
+                raise UsageError(f"constraints: the bounds of {metric} must be numbers (1.0e-3, not 1e-3)")
 
     def _check_space(self) -> None:
         _ = self.experiment  # what is wrong with the experiment itself is not the space's fault
@@ -167,13 +196,6 @@ def _load(path: Path) -> dict:
     if not isinstance(content, dict):
         raise UsageError(f"{path} must hold keys and values")
     return content
-
-
-def _mapping(name: str, given: Any) -> dict:
-    if not isinstance(given, dict):
-        example = "{val_auc: maximize}" if name == "objectives" else "{epsilon_accounted: {max: 10}}"
-        raise UsageError(f"{name} must be a mapping like {example}")
-    return given
 
 
 def _check_metric(place: str, metric: str) -> None:

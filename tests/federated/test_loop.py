@@ -13,6 +13,8 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
+from fednews.aggregation.secagg.aggregation import SecureAggregation
+from fednews.aggregation.secagg.errors import TooFewClients
 from fednews.data.module import NewsDataModule
 from fednews.errors import FednewsError
 from fednews.federated.algorithms.apfl import APFL
@@ -20,6 +22,7 @@ from fednews.federated.algorithms.centralized import Centralized
 from fednews.federated.algorithms.cfl import CFL
 from fednews.federated.algorithms.ditto import Ditto
 from fednews.federated.algorithms.dp_fedrec import DPFedRec
+from fednews.federated.algorithms.efficient_fedrec import EfficientFedRec
 from fednews.federated.algorithms.fedavg import FedAvg
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
 from fednews.federated.algorithms.fedper import FedPer
@@ -169,6 +172,7 @@ ALGORITHMS = {
         8, eps1=1e9, eps2=1e-9, linkage="complete", warmup=0, max_clusters=3, local_steps=2, local_lr=0.1
     ),
     "ditto": lambda: Ditto(6, 2, 0.1, personal_steps=1, client_dropout=0.3),
+    "efficient_fedrec": lambda: EfficientFedRec(6, news_lr=0.02, client_dropout=0.3, news_at_once=50),
     "fedper": lambda: FedPer(6, 2, 0.1, client_dropout=0.3),
     "fedprox": lambda: FedProx(6, 2, 0.1, mu=1.0, client_dropout=0.3),
     "finding": lambda: Finding(3, 8, alpha=1.3, recluster_every=2, mix_moments=True, vector_clip=1.0, vector_noise=0.1),
@@ -295,3 +299,87 @@ def test_training_learns(synthetic_store, tmp_path):
     _, metrics = fit(loop, data, tmp_path, rounds=60)
     losses = [round_["loss"] for round_ in metrics.values()]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
+
+
+class Few(SecureAggregation):
+    """Secure sums of which the first of every round are aborted, so many as ``aborts`` says."""
+
+    def __init__(self, aborts: int, **settings) -> None:
+        super().__init__(simulate=True, **settings)
+        self.aborts, self.tries = aborts, {}
+
+    def sum(self, parts, like, streams, round_):
+        self.tries[round_] = self.tries.get(round_, 0) + 1
+        if self.tries[round_] <= self.aborts:
+            list(parts)
+            raise TooFewClients("2 clients are left and 3 are needed")
+        return super().sum(parts, like, streams, round_)
+
+
+def test_an_aborted_round_is_tried_again_with_other_clients(synthetic_store, tmp_path):
+    results = []
+    for aborts in (0, 2):
+        loop, data = make_loop(synthetic_store, FedAvg(6))
+        loop.aggregation = Few(aborts)
+        _, metrics = fit(loop, data, tmp_path / str(aborts), rounds=2)
+        results.append((loop, metrics))
+    (_, once), (rough, again) = results
+    assert [round_["retries"] for round_ in once.values()] == [0, 0]
+    assert [round_["retries"] for round_ in again.values()] == [2, 2]
+    cohorts = [
+        {tuple(rough.algorithm.select(rough.source.attempt(k), n).participants.tolist()) for k in range(3)}
+        for n in range(2)
+    ]
+    assert [len(found) for found in cohorts] == [3, 3], "every attempt draws its own clients"
+    entry = rough.ledger.entries[0]
+    last = [rough.algorithm.select(rough.source.attempt(2), n).participants for n in range(2)]
+    expected = np.bincount(np.concatenate(last), minlength=rough.ledger.n_clients)
+    assert np.array_equal(rough.ledger.participations(entry), expected), "an aborted attempt releases nothing"
+    for number in again:
+        assert again[number]["bytes_down_model"] == 3 * once[number]["bytes_down_model"]
+        assert again[number]["bytes_up"] == once[number]["bytes_up"]
+
+
+def test_attempts_at_a_round_are_bounded_and_end_in_one_clear_line(synthetic_store, tmp_path):
+    loop, data = make_loop(synthetic_store, FedAvg(6))
+    loop.aggregation = Few(10, retries=3)
+    start = weights(loop)
+    with pytest.raises(FednewsError, match=r"round 0 was aborted in all of 4 attempts: .* Invite more clients"):
+        fit(loop, data, tmp_path, rounds=2)
+    assert loop.aggregation.tries == {0: 4}
+    assert all(torch.equal(value, start[name]) for name, value in weights(loop).items())
+    assert not loop.ledger.entries
+
+
+def test_a_method_whose_clients_keep_state_is_not_tried_again(synthetic_store, tmp_path):
+    loop, data = make_loop(synthetic_store, FedPer(6, 1, 0.1))
+    loop.aggregation = Few(1)
+    with pytest.raises(FednewsError, match="in all of 1 attempts"):
+        fit(loop, data, tmp_path, rounds=1)
+
+
+def test_rounds_with_too_few_answers_for_a_secure_sum_are_tried_again_and_resume_alike(synthetic_store, tmp_path):
+    def loop_of():
+        loop, data = make_loop(synthetic_store, EfficientFedRec(4, client_dropout=0.4))
+        loop.aggregation = SecureAggregation(min_clients=3, retries=30, simulate=True)
+        return loop, data
+
+    whole, data = loop_of()
+    _, metrics = fit(whole, data, tmp_path / "whole", rounds=4)
+    assert sum(round_["retries"] for round_ in metrics.values()) > 0
+    assert all(round_["clients"] >= 3 for round_ in metrics.values())
+    part, data = loop_of()
+    _, later = fit(part, data, tmp_path / "part", 4, resume=tmp_path / "whole" / "step=2.ckpt")
+    assert all(later[number] == metrics[number] for number in (3, 4))
+    for name, value in weights(whole).items():
+        assert torch.equal(weights(part)[name], value), name
+
+
+def test_a_round_s_seconds_are_those_of_clients_sums_server_and_simulation(synthetic_store, tmp_path):
+    loop, data = make_loop(synthetic_store, EfficientFedRec(6))
+    fit(loop, data, tmp_path, rounds=1)
+    found = loop._metrics
+    parts = [found[f"{payer}_seconds"] for payer in ("client", "aggregation", "server")]
+    assert min(parts) > 0
+    assert sum(parts) < found["round_seconds"]
+    assert found["per_client_seconds"] == pytest.approx(found["client_seconds"] / 6)

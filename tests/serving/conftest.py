@@ -9,14 +9,12 @@ from torch import Tensor
 
 from fednews.data.features import NewsInfo, news_features
 from fednews.data.impressions import Impressions
-from fednews.data.ragged import Strings
 from fednews.data.store import Store
 from fednews.evaluation.scorers import Catalogue
 from fednews.models.private import PrivateRecModel
 from fednews.serving.device import DeviceModel
 from fednews.serving.ranking import Listing, Ranker
 from fednews.serving.service import create_app
-from fednews.streams import Streams
 from tests.conftest import MODELS
 
 BASIS = 4
@@ -62,14 +60,3 @@ def served(synthetic_store, streams) -> Served:
     features = news_features(synthetic_store, model.inputs, 30, 50)
     rows = torch.arange(len(synthetic_store.category))
     return Served(model, Catalogue(features, rows, torch.device("cpu")).encode(model), synthetic_store)
-
-
-def random_service(news: int = 1000, dim: int = 16, basis: int = 5, **options) -> FastAPI:
-    """A service of random vectors."""
-    generator = Streams(1).torch("vectors")
-    ranker = Ranker(torch.randn(news, dim, generator=generator), torch.randn(basis, dim, generator=generator))
-    return create_app(ranker, listing_of(news), **options)
-
-
-def listing_of(news: int) -> Listing:
-    return Listing(*(Strings.from_texts(f"{kind} {row}" for row in range(news)) for kind in ("N", "title", "topic")))

@@ -11,7 +11,7 @@ from fednews.serving.ranking import Ranker
 from fednews.serving.requests import MAX_BODY
 from fednews.serving.service import create_app
 
-from .conftest import listing_of, random_service
+from .cases import listing_of, random_service
 
 JSON = {"content-type": "application/json"}
 EVEN = "[0.2,0.2,0.2,0.2,0.2]"

@@ -68,7 +68,7 @@ def in_training(study: SweepStudy) -> list[dict]:
 
 
 def test_killed_workers_and_a_killed_launcher_lose_and_double_nothing(write, place):
-    name = write("killed.yaml", objectives=TWO, trials=8, config={"trainer": {"max_steps": 40}})
+    name = write("killed.yaml", objectives=TWO, trials=5, config={"trainer": {"max_steps": 20}})
     study = open_study(name, create=True)
     server.prepare()
     launcher = multiprocessing.get_context("forkserver").Process(target=launch_in, args=(place, name))
@@ -76,7 +76,7 @@ def test_killed_workers_and_a_killed_launcher_lose_and_double_nothing(write, pla
     wait_for(lambda: study.finished() >= 1 and in_training(study))
     victim = in_training(study)[0]["pid"]
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: study.finished() >= 3 and in_training(study))
+    wait_for(lambda: study.finished() >= 2 and in_training(study))
     deaths = [trial.user_attrs["deaths"] for trial in study.trials() if "deaths" in trial.user_attrs]
     assert deaths == [1], "the launcher has found the dead worker's trial by itself"
     workers = {owner["pid"] for owner in in_training(study)}
@@ -84,20 +84,19 @@ def test_killed_workers_and_a_killed_launcher_lose_and_double_nothing(write, pla
     launcher.kill()
     launcher.join()
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in workers))
-    assert study.finished() < 8
+    assert study.finished() < 5
     assert connect().get_run(study.run_id).info.status == "RUNNING", "nobody could say otherwise"
 
     run_sweep(name, workers=2)
-    check_whole(study, 8)
+    check_whole(study, 5)
     client = connect()
-    assert client.download_artifacts and has_artifact(client, study.run_id, "figures/pareto.png")
     assert Path(client.download_artifacts(study.run_id, "figures/pareto.png")).read_bytes().startswith(PNG)
     resumed = [run for run in children(study) if "fednews.resumed" in run.data.tags]
     assert resumed, "an interrupted trial goes on in its own run"
     for run in children(study):
-        assert sorted(metric_history(client, run.info.run_id, "loss")) == list(range(1, 41))
+        assert sorted(metric_history(client, run.info.run_id, "loss")) == list(range(1, 21))
     run_sweep(name, workers=2)
-    check_whole(study, 8)
+    check_whole(study, 5)
 
 
 def launch_in(folder: Path, name: str) -> None:
@@ -107,7 +106,7 @@ def launch_in(folder: Path, name: str) -> None:
 
 
 def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(write, capsys):
-    name = write("stopped.yaml", trials=4, config={"trainer": {"max_steps": 40}})
+    name = write("stopped.yaml", trials=3, config={"trainer": {"max_steps": 20}})
     study = open_study(name, create=True)
 
     def interrupt() -> None:
@@ -124,7 +123,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(write, capsys):
     assert {states[trial.user_attrs["run_id"]] for trial in waiting if "run_id" in trial.user_attrs} <= {"KILLED"}
     assert connect().get_run(study.run_id).info.status == "KILLED"
     assert main(["sweep", name, "--workers", "2"]) == 0
-    check_whole(study, 4)
+    check_whole(study, 3)
     assert "deaths" not in {key for trial in study.trials() for key in trial.user_attrs}
 
 
@@ -141,19 +140,19 @@ def test_failures_are_recorded_and_do_not_stop_the_study(write, capsys):
     runs = children(study)
     assert [run.info.status for run in runs] == ["FINISHED", "FAILED", "FAILED"]
     assert "clients_per_round" in runs[1].data.tags["fednews.error"], "it failed before it could train"
-    assert "the loss became" in runs[2].data.tags["fednews.error"]
+    assert "diverged" in runs[2].data.tags["fednews.error"]
     assert "trial 1 failed: " in capsys.readouterr().out
     assert connect().get_run(study.run_id).data.metrics["trials_fail"] == 2
     only = write("broken.yaml", space={"algorithm.clients_per_round": {"int": [-3, -1]}}, trials=1)
-    with pytest.raises(FednewsError, match="all 1 trials failed; the first: .*clients_per_round"):
+    with pytest.raises(FednewsError, match=r"all 1 trials failed; the first: .*clients_per_round"):
         run_sweep(only)
 
 
 def test_a_finished_configuration_is_not_trained_again(write):
-    name = write("twins.yaml", space={"algorithm.clip": {"categorical": [0.01, 0.02]}}, trials=5)
+    name = write("twins.yaml", space={"algorithm.clip": {"categorical": [0.01, 0.02]}}, trials=4)
     run_sweep(name)
     study = open_study(name)
-    check_whole(study, 5)
+    check_whole(study, 4)
     assert trained(study) == 2
     values = {trial.params["algorithm.clip"]: trial.value for trial in study.trials()}
     for trial, run in zip(study.trials(), children(study), strict=True):

@@ -29,13 +29,16 @@ WRONG = [
     ({"space": {"algorithm.clip": {"log": [0.1, 1], "when": {"algorithm.loss": "sum"}}}}, "no categorical or int key"),
     ({"objectives": {"val_acu": "maximize"}}, "no run has a metric 'val_acu': did you mean 'val_auc'"),
     ({"objectives": {"val_auc": "max"}}, "give maximize or minimize"),
-    ({"objectives": ["val_auc"]}, "must be a mapping"),
+    ({"objectives": ["val_auc"]}, "objectives must be a mapping"),
     ({"constraints": {"epsilon_accounted": 10}}, "needs {max: X}"),
     ({"sampler": "TPESmpler"}, "no 'TPESmpler' here: did you mean TPESampler"),
     ({"sampler": {"class_path": "TPESampler", "init_args": {"n_startup": 3}}}, "'n_startup_trials'"),
     ({"pruner": "MedianPruner", "objectives": {"val_auc": "maximize", "loss": "minimize"}}, "single objective"),
     ({"pruner": "MedianPruner", "objectives": {"epsilon_accounted": "minimize"}}, "validation metric"),
     ({"trials": 0}, "at least 1"),
+    ({"trials": "many"}, "trials must be a whole number"),
+    ({"base": 3}, "base must be a text or a list"),
+    ({"name": "a/b"}, "it names files"),
     ({"seeds": [1, 1]}, "different whole numbers"),
     ({"enqueue": [{"algorithm.clip": 3}]}, "does not hold 3"),
     ({"enqueue": [{"optimizer.lr": 3}]}, "'optimizer.lr' is not in the space"),
@@ -89,7 +92,7 @@ def test_probes_reach_every_bound_and_choice_and_keys_under_several_conditions()
         {
             "a": {"categorical": [1, 2, 3]},
             "b": {"categorical": {"x": [1], "y": [2]}, "when": {"a": 3}},
-            "c": {"float": [0, 1], "when": {"b": [[2]]}},
+            "c": {"float": [0, 1], "when": {"b": "y"}},
             "d": {"int": [1, 5]},
         }
     )

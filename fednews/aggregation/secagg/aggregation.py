@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,8 +13,10 @@ from fednews.aggregation.fixed_point import FixedPoint
 from fednews.aggregation.secagg.cost import Cost
 from fednews.aggregation.secagg.graph import Sparse
 from fednews.aggregation.secagg.protocol import SecureSum
+from fednews.aggregation.secagg.union import union_of_news
 from fednews.aggregation.secagg.vectors import Encoding
 from fednews.aggregation.updates import Aggregate, ClientUpdates
+from fednews.errors import UsageError
 from fednews.privacy.entry import LedgerEntry
 from fednews.streams import Streams
 
@@ -44,6 +46,9 @@ class SecureAggregation(Aggregation):
         simulate: skip the cryptography: the same sums and bytes, calculated, for long experiments; clients' Laplace
             noises are then drawn as one, with the distribution of their sum.
         min_clients: the smallest number of clients to sum over.
+        retries: how often a round in which too few clients are left is tried again with other clients.
+        reveal_counts: of a union of news (EfficientFedRec), whether the server learns how many clients touched a news,
+            or only that one did.
 
     Raises:
         UsageError: a setting out of range.
@@ -60,12 +65,19 @@ class SecureAggregation(Aggregation):
         signatures: bool = True,
         simulate: bool = False,
         min_clients: int = 2,
+        retries: int = 3,
+        reveal_counts: bool = True,
     ) -> None:
+        if retries < 0:
+            raise UsageError(f"aggregation.retries must not be negative, but is {retries}")
         self.fixed = FixedPoint(fraction_bits, bound)
         sparse = Sparse(corrupt, dropout) if graph == "sparse" else None
         self.protocol = SecureSum(threshold, sparse, signatures, simulate, min_clients)
         self.sums_only = simulate
+        self.retries = retries
+        self.reveals_counts = reveal_counts
         self._cost, self._seconds = Cost(simulated=simulate), 0.0
+        self._traffic = (0, 0)
 
     def sum(self, parts: Iterable[ClientUpdates], like: dict[str, Tensor], streams: Streams, round_: int) -> Aggregate:
         """Sum as `Aggregation.sum` says.
@@ -93,9 +105,33 @@ class SecureAggregation(Aggregation):
         total, cost = self.protocol.sum(vectors, ring, round_)
         sums = encoding.decode(ring.unwrap(total))
         cost.client_seconds += encoding_seconds
-        self._cost += cost
-        self._seconds += encoding_seconds + time.perf_counter() - start
+        self._spend(cost, encoding_seconds + time.perf_counter() - start)
         return sums
+
+    def count_news(self, touched: Sequence[np.ndarray], catalogue: int, streams: Streams, round_: int) -> np.ndarray:
+        """Count as `Aggregation.count_news` says, in a ring just wide enough; 1 for all of the union without counts.
+
+        Raises:
+            TooFewClients: there are clients, but fewer than ``min_clients``.
+        """
+        seen = np.zeros(catalogue, np.int64)
+        if not touched:
+            return seen
+        start = time.perf_counter()
+        union = union_of_news(touched, catalogue, self.protocol, round_, self.reveals_counts)
+        seen[union.news] = 1 if union.counts is None else union.counts
+        # The same clients take part in the round's sum, over whom means are taken.
+        self._spend(dataclasses.replace(union.cost, clients=0), time.perf_counter() - start)
+        return seen
+
+    def traffic(self) -> tuple[int, int]:
+        traffic, self._traffic = self._traffic, (0, 0)
+        return traffic
+
+    def _spend(self, cost: Cost, seconds: float) -> None:
+        self._cost += cost
+        self._seconds += seconds
+        self._traffic = self._traffic[0] + cost.up.total(), self._traffic[1] + cost.down.total()
 
     def metrics(self) -> dict[str, float]:
         """Cost of the sums since the last call: ``aggregation_seconds`` for all, and `Cost.metrics`."""

@@ -14,9 +14,12 @@ from fednews.data.cohort import Cohort, CohortSource, Draw
 from fednews.errors import UsageError
 from fednews.evaluation.scorers import Catalogue, Scorer, SharedModel
 from fednews.federated.clients import trainable
+from fednews.federated.costs import Messages
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
+
+COUNT_BYTES = 8  # |B_u|, which weights an update
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,18 @@ class Algorithm(ABC):
     one_process = False
     """Whether the method keeps state of single clients, which processes of a distributed run do not share."""
 
+    repeatable = True
+    """Whether an aborted round leaves no state behind, so that it can be done again with other clients."""
+
     def check(self, clients: int) -> None:
         """Raise UsageError where the settings do not suit a population of ``clients``."""
 
     def check_parts(self, model: NewsModel, aggregation: Aggregation) -> None:
         """Raise UsageError where the method cannot train ``model``, or not with updates that travel this way."""
+
+    def parameter_groups(self, model: NewsModel) -> list:
+        """The trained parameters for the server optimiser, in groups where some have settings of their own."""
+        return list(trainable(model).values())
 
     @abstractmethod
     def select(self, source: CohortSource, round_: int) -> Selection:
@@ -84,6 +94,14 @@ class Algorithm(ABC):
         Updates of names that are not the model's parameters are summed too; the server optimiser does not see them.
         """
         return trainable(model)
+
+    def messages(self, model: NewsModel, selection: Selection) -> Messages:
+        """What travelled in the round just computed, as if updates were summed in the clear."""
+        if not self.federated:
+            return Messages(0, 0, {}, {})
+        size = sum(part.nbytes for part in self.communicated(model).values())
+        down, up = {"model": size}, {"update": size + COUNT_BYTES}
+        return Messages(selection.invited, len(selection.participants), down, up)
 
     @abstractmethod
     def release(self, coordinates: int) -> LedgerEntry:

@@ -79,6 +79,7 @@ class CFL(ClientSampling):
     """
 
     one_process = True
+    repeatable = False
 
     def __init__(
         self,

@@ -85,6 +85,8 @@ class Finding(ClientSampling):
         UsageError: a setting out of range.
     """
 
+    repeatable = False  # group models are interpolated before clients work
+
     def __init__(
         self,
         groups: int = 8,

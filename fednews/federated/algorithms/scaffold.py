@@ -44,6 +44,7 @@ class SCAFFOLD(FedAvg):
     """
 
     one_process = True
+    repeatable = False
 
     def __init__(
         self,

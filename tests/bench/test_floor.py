@@ -1,0 +1,65 @@
+"""The operations of a round, counted, against products written down by hand."""
+
+import pytest
+import torch
+
+from fednews.bench.floor import Floor
+from fednews.federated.algorithms.cfl import CFL
+from fednews.federated.algorithms.fedavg import FedAvg
+from fednews.federated.algorithms.fednewsrec import FedNewsRec
+from fednews.federated.algorithms.fedper import FedPer
+from fednews.federated.parts import part_of
+
+WORD, HEADS, HEAD, QUERY = 12, 2, 5, 7  # of the small NRMS
+DIM = HEADS * HEAD
+
+
+def encoder(length: int, width: int) -> int:
+    """Operations of self-attention and additive attention over ``length`` vectors of ``width``."""
+    products = (
+        length * width * 3 * DIM + 2 * length * length * DIM + length * DIM * QUERY + length * QUERY + length * DIM
+    )
+    return 2 * products
+
+
+@pytest.fixture
+def cohort(cohorts):
+    return cohorts.cohort(cohorts.of_clients(cohorts.draw_clients(6, 0), 0))
+
+
+def test_a_forward_pass_is_what_the_formulas_need_at_true_lengths(nrms, cohort):
+    lengths = (cohort.news["title"] != 0).sum(1).tolist()
+    clicks = cohort.history_mask.sum(1).tolist()
+    expected = sum(encoder(length, WORD) for length in lengths) + sum(encoder(n, DIM) for n in clicks if n)
+    expected += 2 * cohort.candidates.numel() * DIM
+    assert Floor(nrms).cohort(cohort).forward == expected
+
+
+def test_a_backward_pass_costs_two_forward_ones_less_what_frozen_words_need(nrms, cohort):
+    found = Floor(nrms).cohort(cohort)
+    words = int((cohort.news["title"] != 0).sum())
+    assert found.backward == 2 * found.forward - 2 * words * WORD * 3 * DIM
+
+
+def test_padding_and_bigger_batches_cost_nothing_more(nrms, cohort):
+    floor = Floor(nrms)
+    padded = {"title": torch.nn.functional.pad(cohort.news["title"], (0, 9))}
+    assert floor.news(padded) == floor.news(cohort.news)
+    twice = {"title": cohort.news["title"].repeat(2, 1)}
+    assert floor.news(twice).total == 2 * floor.news(cohort.news).total
+
+
+def test_methods_count_each_news_once_per_set_of_parameters(nrms, cohort):
+    floor = Floor(nrms)
+    whole = floor.cohort(cohort)
+    clients = [floor.cohort(part_of(cohort, one)) for one in torch.eye(len(cohort), dtype=torch.bool)]
+    forward, backward = (sum(getattr(client, way) for client in clients) for way in ("forward", "backward"))
+    assert forward > whole.forward
+    fedsgd = FedAvg(clients_per_round=6)
+    assert floor.round(fedsgd, cohort, separate=False) == whole.total
+    assert floor.round(fedsgd, cohort, separate=True) == whole.forward + backward
+    assert floor.round(FedNewsRec(clients_per_round=6), cohort, False) == whole.forward + backward
+    assert floor.round(CFL(clients_per_round=6, eps1=0.1, eps2=1.0), cohort, False) == whole.forward + backward
+    three = FedAvg(clients_per_round=6, local_steps=3)
+    assert floor.round(three, cohort, False) == whole.forward + 2 * forward + 3 * backward
+    assert floor.round(FedPer(clients_per_round=6, local_steps=3), cohort, False) == 3 * (forward + backward)
