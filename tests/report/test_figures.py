@@ -2,6 +2,7 @@ import math
 
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fednews.report import figures
@@ -83,8 +84,9 @@ def test_a_curve_is_the_mean_over_seeds_at_every_round(axes):
     assert axes.lines[0].get_ydata().tolist() == pytest.approx([0.55, 0.8])
 
 
-def test_stacked_parts_add_up(axes):
+def test_stacked_parts_add_up_and_keep_their_colours_from_figure_to_figure(axes):
     parts = pd.DataFrame({"up": [1.0, 2.0], "down": [3.0, 4.0]}, index=["a", "b"])
-    figures.stacked_bars(axes, parts, "MB")
-    tops = [bar.get_y() + bar.get_height() for bar in axes.patches[-2:]]
-    assert tops == [4.0, 6.0]
+    figures.stacked_bars(axes, parts, "MB", kinds=["other", "up", "down"])
+    ends = [bar.get_x() + bar.get_width() for bar in axes.patches[-2:]]
+    assert ends == [4.0, 6.0]
+    assert [to_hex(axes.patches[i].get_facecolor()).upper() for i in (0, 2)] == list(figures.PALETTE[1:3])
