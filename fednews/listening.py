@@ -8,6 +8,8 @@ from types import FrameType
 
 from fednews.errors import FednewsError, UsageError
 
+_BACKLOG = 2048
+
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that takes connections on ``host:port``; port 0 is any free one.
@@ -19,9 +21,15 @@ def listen(host: str, port: int) -> socket.socket:
     if not 0 <= port < 65536:
         raise UsageError(f"port {port} is not between 1 and 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio switches Nagle's delay off (40 ms a request) only on sockets that say that they are TCP.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((host, port), family=family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+        return sock
     except OSError as error:
+        sock.close()
         reason = (error.strerror or str(error)).lower()
         raise FednewsError(f"cannot serve on {host}:{port}: {reason}; choose another --port or --host") from error
 

@@ -21,7 +21,7 @@ Parameters = dict[str, Tensor]
 Direction = Callable[[Parameters, Parameters], Parameters]
 """(gradients, parameters), stacked -> what a step descends instead of the gradients."""
 
-_LENGTH_GROUPS = 8
+_LENGTH_GROUPS = 4
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from fastapi import FastAPI
 from fednews.listening import listen, shown_host, terminable
 
 _STOP_SECONDS = 5
-_BACKLOG = 2048
 
 
 def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8000) -> None:
@@ -23,9 +22,7 @@ def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8000) -> None:
     """
     with listen(host, port) as sock:
         # Warnings would be one line for every malformed request, which anybody can send.
-        config = uvicorn.Config(
-            app, log_level="error", access_log=False, backlog=_BACKLOG, timeout_graceful_shutdown=_STOP_SECONDS
-        )
+        config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=_STOP_SECONDS)
         print(f"fednews service: http://{shown_host(host)}:{sock.getsockname()[1]} (Ctrl-C ends it)", flush=True)
         with terminable():
             try:

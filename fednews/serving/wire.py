@@ -107,7 +107,7 @@ def unpack(files: ModelFiles) -> Deployed:
             int(description["history_length"]),
             int(description["k_max"]),
         )
-    except (KeyError, TypeError, ValueError, RuntimeError, ArgumentError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError, ArgumentError, SafetensorError) as error:
         raise FednewsError(f"the service's model cannot be read: {' '.join(str(error).split())}") from error
 
 

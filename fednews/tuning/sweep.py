@@ -17,7 +17,8 @@ from fednews.config import digest, parse_layers
 from fednews.data.store import Store
 from fednews.errors import UsageError
 from fednews.tuning.optimiser import make_pruner, make_sampler
-from fednews.tuning.space import Parameter, defaults, internal, options, probes, read_space
+from fednews.tuning.parameter import Parameter
+from fednews.tuning.space import defaults, internal, options, probes, read_space
 
 DIRECTIONS = ("maximize", "minimize")
 _WORDS = {str: "a text", list: "a list", dict: "a mapping", int: "a whole number"}

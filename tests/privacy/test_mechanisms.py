@@ -8,7 +8,13 @@ import torch
 from scipy import stats
 
 from fednews.errors import FednewsError, UsageError
-from fednews.privacy.mechanisms import ClippedLaplace, _laplace_of_uniform, clip_elementwise, laplace_noise
+from fednews.privacy.mechanisms import (
+    ClippedLaplace,
+    _laplace_of_uniform,
+    clip_elementwise,
+    laplace_noise,
+    summed_laplace_noise,
+)
 from fednews.streams import Streams
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -49,13 +55,44 @@ def test_no_bound_leaves_every_value(bound):
     assert torch.equal(clip_elementwise(values, bound), values)
 
 
+@pytest.mark.parametrize("generator", [lambda: torch.Generator().manual_seed(11), lambda: Streams(11).numpy("noise")])
 @pytest.mark.parametrize("scale", [1e-6, 0.015, 3.0])
-def test_noise_has_the_laplace_distribution_of_its_scale(scale):
-    noise = laplace_noise(200_000, scale, torch.Generator().manual_seed(11)).numpy()
+def test_noise_has_the_laplace_distribution_of_its_scale(scale, generator):
+    noise = laplace_noise(200_000, scale, generator()).numpy()
     assert stats.kstest(noise, stats.laplace(scale=scale).cdf).pvalue > 0.01
     # |noise| is exponential: its mean is the scale with standard error scale / sqrt(n).
     assert np.abs(noise).mean() == pytest.approx(scale, rel=4 / math.sqrt(noise.size))
     assert stats.binomtest(int((noise > 0).sum()), noise.size).pvalue > 0.01
+
+
+@pytest.mark.parametrize("terms", [1, 3, 5, 50])
+def test_noise_drawn_at_once_is_distributed_like_the_sum_of_single_noises(terms):
+    """Two-sample Kolmogorov-Smirnov test at 1 %, and the variance, which is 2 terms scale^2."""
+    rng = Streams(12).numpy("noise", terms)
+    at_once = summed_laplace_noise(40_000, 0.3, terms, rng).numpy()
+    one_by_one = rng.laplace(scale=0.3, size=(terms, 40_000)).sum(0)
+    assert stats.ks_2samp(at_once, one_by_one).pvalue > 0.01
+    kurtosis = 3 + 3 / terms
+    error = 4 * math.sqrt((kurtosis - 1) / at_once.size)
+    assert at_once.var() == pytest.approx(2 * terms * 0.3**2, rel=error)
+    if 1 < terms < 10:  # of more, one term is too little to notice
+        assert stats.ks_2samp(at_once, rng.laplace(scale=0.3, size=(terms - 1, 40_000)).sum(0)).pvalue < 0.01
+
+
+def test_noise_of_a_weighted_sum_is_that_of_noising_every_update():
+    mechanism, weights = ClippedLaplace(0.005, 0.2), torch.tensor([1, 3, 1, 2, 1, 1, 1, 1])
+    summed = {"weight": torch.zeros(30_000, dtype=torch.float64)}
+    mechanism.add_summed_noise(summed, weights, Streams(3).numpy("noise"))
+    noises = [Streams(4).numpy("noise", client) for client in range(len(weights))]
+    single = mechanism({"weight": torch.zeros(len(weights), 30_000, dtype=torch.float64)}, noises)["weight"]
+    assert stats.ks_2samp(summed["weight"].numpy(), (weights.double() @ single).numpy()).pvalue > 0.01
+    assert stats.ks_2samp(summed["weight"].numpy(), single.sum(0).numpy()).pvalue < 1e-6, "weights matter"
+
+
+def test_noise_is_added_to_what_was_summed():
+    summed = {"weight": torch.full((1000,), 7.0)}
+    ClippedLaplace(0.005, 0.01).add_summed_noise(summed, torch.ones(10), Streams(3).numpy("noise"))
+    assert summed["weight"].mean().item() == pytest.approx(7, abs=5 * math.sqrt(2 * 10 / 1000) * 0.01)
 
 
 def test_the_distribution_test_notices_a_wrong_scale():

@@ -15,6 +15,7 @@ from fednews.models.private import PrivateRecModel
 from fednews.serving.device import DeviceModel
 from fednews.serving.ranking import Listing, Ranker
 from fednews.serving.service import create_app
+from fednews.streams import Streams
 from tests.conftest import MODELS
 
 BASIS = 4
@@ -53,10 +54,15 @@ class Served:
 
 @pytest.fixture
 def served(synthetic_store, streams) -> Served:
+    return serve("nrms", synthetic_store, streams)
+
+
+def serve(name: str, store: Store, streams: Streams) -> Served:
+    """One of the models with basis vectors, untrained."""
     with streams.torch_global("test_model"):
-        model = MODELS["private_nrms"](NewsInfo.of(synthetic_store, None, streams)).eval()
+        model = PrivateRecModel(NewsInfo.of(store, None, streams), MODELS[name], basis=BASIS).eval()
         # Untrained users are all alike; wide ones and a wide basis make weights that differ.
         model.basis.data = torch.randn(BASIS, model.basis.shape[1]) * 30
-    features = news_features(synthetic_store, model.inputs, 30, 50)
-    rows = torch.arange(len(synthetic_store.category))
-    return Served(model, Catalogue(features, rows, torch.device("cpu")).encode(model), synthetic_store)
+    features = news_features(store, model.inputs, 30, 50, model.tokenizer)
+    rows = torch.arange(len(store.category))
+    return Served(model, Catalogue(features, rows, torch.device("cpu")).encode(model), store)

@@ -35,9 +35,9 @@ def inside(place, monkeypatch):
 def write(place) -> Callable[..., str]:
     """Writes a sweep file; returns its name."""
 
-    def write(name: str = "sweep.yaml", **changes) -> str:
+    def write(file: str = "sweep.yaml", **changes) -> str:
         content = {"base": "exp.yaml", "objectives": {"val_auc": "maximize"}, "space": SPACE, "trials": 3} | changes
-        (place / name).write_text(yaml.safe_dump({k: v for k, v in content.items() if v is not None}, sort_keys=False))
-        return name
+        (place / file).write_text(yaml.safe_dump({k: v for k, v in content.items() if v is not None}, sort_keys=False))
+        return file
 
     return write
