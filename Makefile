@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA := .data
 
-.PHONY: install demo test lint clean
+.PHONY: install demo notebooks test lint clean
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -22,12 +22,16 @@ $(DATA)/synthetic: | install
 	$(BIN)/fednews data synthesize --out $(DATA)/raw-synthetic --users 6000 --news 3000 --seed 0 --overwrite
 	$(BIN)/fednews data prepare mind --root $(DATA)/raw-synthetic --out $@
 
+# Runs what the notebooks lack and writes them with their figures to notebooks/executed
+notebooks: install $(DATA)/synthetic
+	$(BIN)/jupyter nbconvert --execute --to html --output-dir notebooks/executed notebooks/*.ipynb
+
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: install
-	$(BIN)/ruff check fednews tests
-	$(BIN)/ruff format --check fednews tests
+	$(BIN)/ruff check fednews notebooks tests
+	$(BIN)/ruff format --check fednews notebooks tests
 
 clean:
 	rm -rf $(VENV) $(DATA)/synthetic $(DATA)/raw-synthetic

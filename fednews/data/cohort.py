@@ -107,18 +107,17 @@ class CohortSource:
         self.negatives = negatives
         self.history_length = history_length
         self.streams = streams
+        self.attempts: tuple[int, ...] = ()  # counter of the draws of who works, beside the round
 
     def attempt(self, number: int) -> "CohortSource":
-        """The same source with streams of its own for each further attempt at a round."""
-        if not number:
-            return self
+        """The same source, but other clients for each further attempt at a round; what they draw stays theirs."""
         other = copy.copy(self)
-        other.streams = Streams(self.streams.integer("attempt", number))
+        other.attempts = (number,) if number else ()
         return other
 
     def draw_clients(self, size: int, round_: int) -> np.ndarray:
         """``size`` different clients of round ``round_``, uniformly; int64 rows of the store's samples."""
-        return self.streams.numpy("cohort", round_).choice(self.samples.clients, size, replace=False)
+        return self.streams.numpy("cohort", round_, *self.attempts).choice(self.samples.clients, size, replace=False)
 
     def of_clients(self, clients: np.ndarray, round_: int) -> Draw:
         """All samples of the given clients, with the negatives of round ``round_``."""

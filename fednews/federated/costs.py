@@ -1,13 +1,12 @@
 """What a round costs: bytes by kind of message, and seconds by who computes."""
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-import torch
+from fednews.timing import Sections
 
 T = TypeVar("T")
 Payer = Literal["client", "server", "aggregation", "simulation"]
@@ -33,30 +32,26 @@ class RoundCosts:
     """Adds up what a round costs, aborted attempts included.
 
     Time spent inside one clock does not count for the clock around it: "simulation" is what a deployment would not do.
-
-    Args:
-        device: where the round computes.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.seconds: Counter[Payer] = Counter()
+    def __init__(self) -> None:
+        self._sections = Sections()
         self.down: Counter[str] = Counter()
         self.up: Counter[str] = Counter()
         self.receivers = self.senders = 0
-        self._device = device
-        self._payers: list[Payer] = []
-        self._since = 0.0
+
+    @property
+    def seconds(self) -> dict[Payer, float]:
+        return self._sections.seconds
 
     @contextmanager
     def clock(self, payer: Payer) -> Iterator[None]:
         """Count the block's time for ``payer``."""
-        self._settle()
-        self._payers.append(payer)
+        self._sections.enter(payer)
         try:
             yield
         finally:
-            self._settle()
-            self._payers.pop()
+            self._sections.leave()
 
     def timed(self, parts: Iterable[T]) -> Iterator[T]:
         """The same items; the time to make them counts for clients."""
@@ -94,11 +89,3 @@ class RoundCosts:
         """Seconds of all clients together, of the sums, and of the server; and the mean of a client."""
         metrics = {f"{payer}_seconds": self.seconds[payer] for payer in ("client", "aggregation", "server")}
         return metrics | {"per_client_seconds": self.seconds["client"] / self.senders if self.senders else 0.0}
-
-    def _settle(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        now = time.perf_counter()
-        if self._payers:
-            self.seconds[self._payers[-1]] += now - self._since
-        self._since = now

@@ -82,7 +82,7 @@ class FederatedLoop(Recommender):
 
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
         self._started = time.perf_counter()
-        self._costs = RoundCosts(self.device)
+        self._costs = RoundCosts()
 
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
         with self._costs.clock("simulation"):

@@ -13,13 +13,19 @@ from fednews.models.private import PrivateUsers
 from fednews.privacy.history_padding import HistoryPadding
 from fednews.privacy.label_permutation import LabelPermutation
 from fednews.privacy.private_attention import PrivateAttention
+from fednews.streams import Streams
 
 SENSITIVE = "sensitive"
 """Name of the column of the news that says whether a click on it is to be hidden."""
 
 
 def permuted_labels(
-    labels: LabelPermutation, source: CohortSource, draw: Draw, round_: int, keep: bool, sensitive: np.ndarray | None
+    labels: LabelPermutation,
+    source: CohortSource,
+    draw: Draw,
+    round_: int,
+    kept: Streams | None,
+    sensitive: np.ndarray | None,
 ) -> Draw:
     """The draw with candidates as the clients name them.
 
@@ -28,7 +34,8 @@ def permuted_labels(
         source: where the draw comes from.
         draw: all samples of its clients.
         round_: the round.
-        keep: a click's label is drawn once, whatever the round, and so are the negatives of the published order.
+        kept: a click's label is drawn once from these streams, whatever the round and the attempt at it, and so are the
+            negatives of the published order; drawn anew in every round when None.
         sensitive: bool ``[news]``, clicks that are permuted; all when None.
     """
     if math.isinf(labels.epsilon):
@@ -41,13 +48,13 @@ def permuted_labels(
         shown = source.train.candidates.take(impression)
         clicked = Ragged(source.train.candidates.offsets, source.train.labels).take(impression)
         position = source.samples.click[rows] - source.train.candidates.offsets[impression]
-        counters = (client,) if keep else (client, round_)
+        named = kept.numpy("labels", client) if kept else source.streams.numpy("labels", client, round_)
         candidates[draw.client == place] = labels(
             shown,
             clicked,
             position,
             draw.candidates.shape[1] - 1,
-            source.streams.numpy("labels", *counters),
+            named,
             source.streams.numpy("label_negatives", client, round_),
             None if sensitive is None else Ragged(shown.offsets, sensitive[shown.values]),
         )

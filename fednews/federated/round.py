@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.federated.costs import RoundCosts
@@ -55,7 +54,7 @@ class Round:
     sums_only: bool = False
     union: Callable[[Sequence[np.ndarray], int], NewsUnion] | None = None
     attempt: int = 0
-    costs: RoundCosts = field(default_factory=lambda: RoundCosts(torch.device("cpu")))
+    costs: RoundCosts = field(default_factory=RoundCosts)
 
     def on_server(self) -> AbstractContextManager[None]:
         """Count a block's time for the server; what a method computes else is its clients' work."""

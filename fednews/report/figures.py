@@ -46,7 +46,7 @@ def epsilon_scale(epsilons: Iterable[float]) -> tuple[float, list[float], list[s
     """A logarithmic axis for epsilons that may be infinite.
 
     Returns:
-        Where ∞ stands, a power of ten clear of all finite values, and the ticks with their labels, ∞ last where it occurs.
+        Where ∞ stands, a power of ten clear of all finite values; ticks; their labels, ∞ last where it occurs.
     """
     given = list(epsilons)
     finite = [value for value in given if 0 < value < math.inf]
@@ -139,12 +139,21 @@ def trade_off(axes: Axes, frame: pd.DataFrame, metric: str, ylabel: str) -> None
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def stacked_bars(axes: Axes, parts: pd.DataFrame, ylabel: str) -> None:
-    """A cost split into parts: one bar for each row of ``parts``, one colour for each column, all in one unit."""
-    below = np.zeros(len(parts))
+def stacked_bars(axes: Axes, parts: pd.DataFrame, xlabel: str, kinds: Sequence[str] = ()) -> None:
+    """A cost split into parts: a bar from left to right for each row of ``parts``, a colour for each column.
+
+    Args:
+        axes: to draw on.
+        parts: all in one unit.
+        xlabel: what the cost is, and its unit.
+        kinds: columns of several figures in the order of their colours; those of ``parts`` when not given.
+    """
+    left = np.zeros(len(parts))
+    order = list(kinds or parts.columns)
     for column in parts.columns:
-        axes.bar(parts.index, parts[column], bottom=below, label=column)
-        below = below + parts[column].to_numpy()
-    axes.set_ylabel(ylabel)
-    axes.tick_params(axis="x", labelrotation=20)
-    axes.legend()
+        colour = PALETTE[order.index(column) % len(PALETTE)]
+        axes.barh(parts.index, parts[column], left=left, color=colour, label=column)
+        left = left + parts[column].to_numpy()
+    axes.set_xlabel(xlabel)
+    axes.set_ylim(len(parts) - 0.5, -0.5)  # in the order of the rows, from above
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)

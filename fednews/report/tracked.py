@@ -1,4 +1,4 @@
-"""The runs behind a table, for notebooks: what is missing is trained, everything shown is read from the tracking store."""
+"""The runs behind a table, for notebooks: what is missing is trained, all else is read from the tracking store."""
 
 import os
 from dataclasses import dataclass, replace

@@ -39,7 +39,7 @@ class LiveTable:
         """Show how the study stands now."""
         trials = self._study.trials()
         if self._live:
-            self._live.update(Group(self._table(trials), self._footer(trials)), refresh=True)
+            self._live.update(Group(self._table(trials), Text(self._footer(trials))), refresh=True)
             return
         for trial in trials:
             if trial.state.is_finished() and trial.number not in self._seen:

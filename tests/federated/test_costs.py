@@ -1,14 +1,13 @@
 import time
 
 import pytest
-import torch
 
 from fednews.federated.costs import Messages, RoundCosts
 
 
 @pytest.fixture
 def costs():
-    return RoundCosts(torch.device("cpu"))
+    return RoundCosts()
 
 
 def test_time_inside_a_clock_does_not_count_for_the_one_around_it(costs):

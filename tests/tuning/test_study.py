@@ -1,16 +1,19 @@
 """Giving trials out, counting them and taking them back, without training."""
 
+import io
 import socket
 import time
 
 import pytest
 from optuna.trial import TrialState
+from rich.console import Console
 
 from fednews.errors import UsageError
 from fednews.tuning.process import SILENT_SECONDS, is_dead, owner
 from fednews.tuning.storage import StudyStorage
 from fednews.tuning.study import MOST_DEATHS, SweepStudy
 from fednews.tuning.sweep import Sweep
+from fednews.tuning.table import LiveTable
 
 ELSEWHERE = {"host": "another-host", "pid": 1, "started": 0.0}
 
@@ -93,3 +96,25 @@ def test_other_databases_are_refused(tmp_path):
 def test_a_study_that_was_never_begun_is_not_made_by_looking(write, tmp_path):
     with pytest.raises(UsageError, match="has no study yet"):
         SweepStudy.open(Sweep.read(write()), StudyStorage(str(tmp_path / "studies.journal")))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_whoever_watches_sees_every_trial_and_the_best_so_far(study, capsys, terminal):
+    shown = io.StringIO()
+    with LiveTable(study, 3, Console(file=shown, force_terminal=terminal, color_system=None, width=150)) as table:
+        for value in (0.6, 0.5):
+            claim = study.claim(3)
+            table.update()
+            claim.trial.set_user_attr("metrics", {"val_auc": value})
+            study.study.tell(claim.trial, value)
+    text = shown.getvalue() if terminal else capsys.readouterr().out
+    if terminal:
+        last = text.rsplit("state", 1)[-1]
+        assert all(part in last for part in ("*0", "complete", "2 of 3 finished; best: 0 (val_auc 0.6)"))
+        assert "running" in text
+    else:
+        first, second = text.strip().splitlines()
+        assert first.startswith("[1/3] trial 0 complete: algorithm.clip 0.01, ")
+        assert first.endswith("(best so far)")
+        assert "trial 1 complete" in second
+        assert "best" not in second

@@ -154,7 +154,9 @@ class ClientSampling(Algorithm):
 
     def select(self, source: CohortSource, round_: int) -> Selection:
         clients = source.draw_clients(self._cohort_size(source.samples.clients), round_)
-        answers = source.streams.numpy("client_dropout", round_).random(len(clients)) >= self.client_dropout
+        answers = (
+            source.streams.numpy("client_dropout", round_, *source.attempts).random(len(clients)) >= self.client_dropout
+        )
         draw = source.of_clients(clients, round_).of_clients(np.flatnonzero(answers))
         return Selection(draw, draw.clients, len(clients))
 

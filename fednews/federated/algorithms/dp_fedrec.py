@@ -11,7 +11,7 @@ class DPFedRec(FedNewsRec):
     """FedNewsRec's rounds with the Laplace noise that its formula, 2 * clip / scale, gives for ``epsilon``.
 
     At ``epsilon`` infinity gradients are neither clipped nor noised. The baseline's serving is
-    :class:`fednews.privacy.vanilla_embedding.VanillaEmbedding`.
+    :class:`fednews.privacy.user_embedding.PrivateEmbedding`.
 
     Args:
         clients_per_round: how many clients are drawn each round; below 1 it is the fraction r of all clients.

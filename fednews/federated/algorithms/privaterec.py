@@ -160,6 +160,7 @@ class PrivateRec(ClientSampling):
         self.attention = replace(self.attention, basis=len(model.basis))
         self.population, self.negatives = source.samples.clients, source.negatives
         self.history_length = source.history_length
+        self._streams = source.streams
         self._coordinates = sum(part.numel() for part in self.communicated(model).values())
         self._candidates = candidate_counts(source, self.labels.mechanism)
         self._told = np.zeros(self.population, bool)  # clients whose labels have been named before
@@ -170,7 +171,8 @@ class PrivateRec(ClientSampling):
 
     def select(self, source: CohortSource, round_: int) -> Selection:
         selection = super().select(source, round_)
-        draw = permuted_labels(self.labels, source, selection.draw, round_, self.keep_labels, self._sensitive)
+        kept = self._streams if self.keep_labels else None
+        draw = permuted_labels(self.labels, source, selection.draw, round_, kept, self._sensitive)
         self._pending = list(self._releases(source, selection))
         return replace(selection, draw=draw)
 

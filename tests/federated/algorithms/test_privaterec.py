@@ -233,13 +233,13 @@ def test_labels_drawn_in_every_round_are_counted_in_every_round(cohorts, model):
         )
 
 
-def test_kept_labels_stay_over_rounds_and_fresh_ones_change(cohorts, model):
+def test_kept_labels_stay_over_rounds_and_attempts_and_fresh_ones_change(cohorts, model):
     for keep in (True, False):
         everyone = PrivateRec(cohorts.samples.clients, 0.5, label_mechanism="joint", keep_labels=keep)
         everyone.setup(model, cohorts, None)
         named, changed = {}, 0
         for round_ in range(6):
-            draw = everyone.select(cohorts, round_).draw
+            draw = everyone.select(cohorts.attempt(round_ % 3), round_).draw
             order = np.argsort(draw.clients[draw.client], kind="stable")
             labels = draw.candidates[order, 0]
             changed += int((labels != named.setdefault("first", labels)).sum())
@@ -316,7 +316,8 @@ def test_uploads_that_need_a_sum_and_models_without_basis_are_refused_before_a_r
     algorithm = PrivateRec(4, upload="clipped_noised")
     with pytest.raises(UsageError, match="SecureAggregation"):
         algorithm.check_parts(model, Plain())
-    algorithm.check_parts(model, SecureAggregation(simulate=True))
+    for simulate in (True, False):
+        algorithm.check_parts(model, SecureAggregation(simulate=simulate))
     with pytest.raises(UsageError, match="PrivateRecModel with base NRMS"):
         algorithm.check_parts(nrms, SecureAggregation(simulate=True))
 
