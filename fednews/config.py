@@ -216,17 +216,31 @@ def _expand(arguments: list[str]) -> Iterator[str]:
             yield from ("--config", text)
 
 
-def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[str]:
-    if path.resolve() in inside:
-        raise UsageError(f"{path} builds on itself")
+def read_yaml(path: Path, kind: str) -> dict:
+    """The keys and values of a file, none of an empty one.
+
+    Args:
+        path: of the file.
+        kind: what messages call it.
+
+    Raises:
+        UsageError: it cannot be read, is not YAML, or holds something else.
+    """
     try:
         content = yaml.safe_load(path.read_text()) or {}
     except OSError as error:
-        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read the {kind} {path}: {error.strerror}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path} must hold keys and values")
+    return content
+
+
+def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[str]:
+    if path.resolve() in inside:
+        raise UsageError(f"{path} builds on itself")
+    content = read_yaml(path, "configuration")
     yield from _layers_of(content, path.parent, (*inside, path.resolve()))
 
 

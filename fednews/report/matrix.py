@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from jsonargparse import Namespace
 
-from fednews.config import digest, parse_layers
+from fednews.config import digest, parse_layers, read_yaml
 from fednews.data.store import Store
 from fednews.errors import UsageError
 from fednews.tracking.lookup import number, search
@@ -64,18 +63,11 @@ class Table:
             UsageError: not such a file, or a key that tables do not have.
         """
         path = Path(path)
-        try:
-            content = yaml.safe_load(path.read_text())
-        except OSError as error:
-            raise UsageError(f"cannot read the table {path}: {error.strerror}") from None
-        except yaml.YAMLError as error:
-            raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        content = read_yaml(path, "table")
         known = [name for name in cls.__dataclass_fields__ if name != "folder"]
         required = ("title", "seeds", "metrics", "data", "methods")
-        if not isinstance(content, dict) or (wrong := [key for key in content if key not in known]):
-            raise UsageError(
-                f"{path}: a table has the keys {', '.join(known)}" + (f", not {wrong[0]}" if content else "")
-            )
+        if wrong := [key for key in content if key not in known]:
+            raise UsageError(f"{path}: a table has the keys {', '.join(known)}, not {wrong[0]}")
         if missing := [key for key in required if not content.get(key)]:
             raise UsageError(f"{path}: the table lacks '{missing[0]}'")
         if content.get("compare") not in (None, *content["methods"]):

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import Namespace
 
-from fednews.config import digest, parse_layers
+from fednews.config import digest, parse_layers, read_yaml
 from fednews.data.store import Store
 from fednews.errors import UsageError
 from fednews.tuning.optimiser import make_pruner, make_sampler
@@ -80,7 +79,7 @@ class Sweep:
             UsageError: what is wrong with the file, in one line that names it.
         """
         path = Path(path)
-        content = _load(path)
+        content = read_yaml(path, "sweep")
         known = [name for name in cls.__dataclass_fields__ if name not in ("folder", "arguments")]
         try:
             for key in content:
@@ -185,18 +184,6 @@ class Sweep:
             except UsageError as error:
                 raise UsageError(f"space: {error}") from None
         self.enqueued()
-
-
-def _load(path: Path) -> dict:
-    try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read the sweep {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} must hold keys and values")
-    return content
 
 
 def _check_metric(place: str, metric: str) -> None:
