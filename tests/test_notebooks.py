@@ -14,7 +14,7 @@ from fednews.report.tracked import TrackedTable
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SMALL = {"max_steps": 4, "val_check_interval": 2, "recluster_every": 2, "warmup": 1, "eval_impressions": 50}
+SMALL = {"max_steps": 2, "val_check_interval": 2, "recluster_every": 2, "warmup": 1, "eval_impressions": 50}
 FEW_CLIENTS = 5
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:jupyter_client.*")
