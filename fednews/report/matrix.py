@@ -42,6 +42,7 @@ class Table:
         compare: the method that the others are tested against, if any.
         published: data set of the paper -> method -> the published values of ``metrics``.
         source: where the published values stand.
+        config: what differs in every cell from what data and methods say.
         folder: what configurations name under ``base`` is relative to it.
     """
 
@@ -53,17 +54,24 @@ class Table:
     compare: str | None = None
     published: dict[str, dict[str, list]] = field(default_factory=dict)
     source: str = ""
+    config: dict = field(default_factory=dict)
     folder: Path = Path()
 
     @classmethod
     def read(cls, path: str | Path) -> "Table":
         """Read and check a table.
 
+        It may build on another that it names under ``base``, key by key, and show some ``columns`` of its data alone.
+
         Raises:
             UsageError: not such a file, or a key that tables do not have.
         """
         path = Path(path)
         content = read_yaml(path, "table")
+        if base := content.pop("base", None):
+            path = path.parent / base
+            content = read_yaml(path, "table") | content
+        columns = content.pop("columns", None)
         known = [name for name in cls.__dataclass_fields__ if name != "folder"]
         required = ("title", "seeds", "metrics", "data", "methods")
         if wrong := [key for key in content if key not in known]:
@@ -72,6 +80,9 @@ class Table:
             raise UsageError(f"{path}: the table lacks '{missing[0]}'")
         if content.get("compare") not in (None, *content["methods"]):
             raise UsageError(f"{path}: compare names '{content['compare']}', which is none of the methods")
+        if unknown := [name for name in columns or () if name not in content["data"]]:
+            raise UsageError(f"{path}: columns names '{unknown[0]}', which is none of its data")
+        content["data"] = {name: content["data"][name] for name in columns or content["data"]}
         return cls(**content, folder=path.parent)
 
     def cells(self) -> Iterator[Cell]:
@@ -91,7 +102,7 @@ class Table:
         if unknown := [key for key in row if key not in ("config", "by_data")]:
             raise UsageError(f"method '{method}' of '{self.title}': {unknown[0]} is neither 'config' nor 'by_data'")
         own = (row.get("by_data") or {}).get(column, {})
-        return None if own is None else [self.data[column], row.get("config") or {}, own]
+        return None if own is None else [self.data[column], row.get("config") or {}, own, self.config]
 
 
 def finished_runs(client: "MlflowClient", cell: Cell, any_code: bool = True) -> list[Any]:

@@ -114,3 +114,15 @@ def test_the_command_line_prints_a_table(folder, capsys):
     assert main(["report", "table.yaml"]) == 0
     assert "| central" in capsys.readouterr().out
     assert main(["report", "missing.yaml"]) == 2
+
+
+def test_a_table_may_build_on_another_and_change_all_its_cells(folder):
+    rest = {"title": "short", "seeds": [3], "config": {"trainer": {"max_steps": 1}}, "columns": ["synthetic"]}
+    (folder / "short.yaml").write_text(yaml.safe_dump({"base": "table.yaml", **rest}))
+    cells = list(Table.read("short.yaml").cells())
+    assert [(cell.method, cell.seed) for cell in cells] == [("central", 3), ("FedAvg", 3)]
+    assert {cell.config.trainer.max_steps for cell in cells} == {1}
+    assert cells[1].config.algorithm.init_args.clients_per_round == 5
+    (folder / "short.yaml").write_text(yaml.safe_dump({"base": "table.yaml", **rest, "columns": ["MIND"]}))
+    with pytest.raises(UsageError, match="columns names 'MIND'"):
+        Table.read("short.yaml")
