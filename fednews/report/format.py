@@ -12,7 +12,7 @@ _SHARES = ("auc", "mrr", "ndcg_5", "ndcg_10")
 
 def markdown(table: Table, found: Values, commits: set[str]) -> str:
     """The table in Markdown, one block for each data set, and one for each published data set."""
-    blocks = [f"**{table.title}**", *(f"{name}\n\n{frame.to_markdown()}" for name, frame in _frames(table, found))]
+    blocks = [f"**{table.title}**", *(f"{name}\n\n{frame.to_markdown(disable_numparse=True)}" for name, frame in _frames(table, found))]
     return "\n\n".join([*blocks, _caption(table, commits)])
 
 
