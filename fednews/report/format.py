@@ -12,7 +12,9 @@ _SHARES = ("auc", "mrr", "ndcg_5", "ndcg_10")
 
 def markdown(table: Table, found: Values, commits: set[str]) -> str:
     """The table in Markdown, one block for each data set, and one for each published data set."""
-    blocks = [f"**{table.title}**", *(f"{name}\n\n{frame.to_markdown(disable_numparse=True)}" for name, frame in _frames(table, found))]
+    frames = _frames(table, found)
+    parts = (f"{name}\n\n{frame.to_markdown(disable_numparse=True)}" for name, frame in frames)
+    blocks = [f"**{table.title}**", *parts]
     return "\n\n".join([*blocks, _caption(table, commits)])
 
 
