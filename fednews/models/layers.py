@@ -25,8 +25,7 @@ class FastDropout(nn.Dropout):
             return super().forward(x)
         words = torch.randint(-(2**63), 2**63 - 1, (-(-x.numel() // 4),), device=x.device)
         kept = words.view(torch.int16)[: x.numel()] >= dropped - 2**15
-        scale, zero = (torch.tensor(value, dtype=x.dtype) for value in (2**16 / (2**16 - dropped), 0.0))
-        return x * torch.where(kept, scale, zero).view(x.shape)
+        return x * (kept.view(torch.uint8).to(x.dtype).view(x.shape) * (2**16 / (2**16 - dropped)))
 
 
 class SelfAttention(nn.Module):
@@ -45,15 +44,15 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """``x [B, L, dim]``, ``mask [B, L]`` -> ``[B, L, heads * head_dim]``; rows at padding are meaningless."""
-        batch, length, _ = x.shape
+        batch = len(x)
         # Contiguous batched products: for many small heads faster than the fused kernel.
         q, k, v = (self._heads(F.linear(x, weight)) for weight in self.qkv.weight.chunk(3))
         # Lowest but for room to add: a row without a real key gets some mean of all values, as good as any at padding.
         lowest = torch.finfo(q.dtype).min / 2
         bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, lowest)[:, None, None, :]
-        bias = bias.expand(batch, self.heads, length, length).flatten(0, 1)
-        weights = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=1 / math.sqrt(self.head_dim)).softmax(-1)
-        attended = torch.bmm(weights, v).unflatten(0, (batch, self.heads))
+        scores = torch.bmm(q, k.transpose(1, 2)).unflatten(0, (batch, self.heads))
+        weights = torch.add(bias, scores, alpha=1 / math.sqrt(self.head_dim)).softmax(-1)
+        attended = torch.bmm(weights.flatten(0, 1), v).unflatten(0, (batch, self.heads))
         return attended.transpose(1, 2).flatten(2)
 
     def _heads(self, x: Tensor) -> Tensor:
