@@ -20,7 +20,7 @@ from fednews.bench.evaluation import time_evaluation
 from fednews.bench.floor import Floor, has_floor
 from fednews.bench.reference import has_reference, plain_round
 from fednews.config import dump
-from fednews.data.cohort import Cohort, Draw
+from fednews.data.cohort import Cohort, CohortSource, Draw
 from fednews.experiment import build, pretrain, quiet
 from fednews.federated.algorithms.base import Selection
 from fednews.federated.clients import fused_gradient, trainable
@@ -97,13 +97,13 @@ class _Measured(Callback):
         self.floor = Floor(loop.model)
         self.central = copy.deepcopy(loop.model)
         self.optimizer = loop._optimizer(list(trainable(self.central).values()))
-        select = loop.algorithm.select
+        begin = loop.algorithm.begin_round
 
-        def remembered(source, round_: int) -> Selection:
-            self.selection = select(source, round_)
-            return self.selection
+        def remembered(source: CohortSource, selection: Selection) -> None:
+            self.selection = selection
+            begin(source, selection)
 
-        loop.algorithm.select = remembered
+        loop.algorithm.begin_round = remembered
 
     def on_train_batch_start(self, trainer: Trainer, loop: FederatedLoop, batch: int, batch_idx: int) -> None:
         self._finish_round(loop)

@@ -1,7 +1,7 @@
 """Cohorts: one round's clients as tensors, drawn at a cost that does not depend on the population."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -52,8 +52,16 @@ class Cohort:
         return len(self.clients)
 
     def to(self, device: torch.device) -> "Cohort":
-        moved = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "news"}
-        return replace(self, news={name: column.to(device) for name, column in self.news.items()}, **moved)
+        """On ``device``; from :meth:`pinned` memory the copy runs while the host goes on."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> "Cohort":
+        """In page-locked memory, which a GPU reads by itself."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Cohort":
+        changed = {f.name: change(getattr(self, f.name)) for f in fields(self) if f.name != "news"}
+        return replace(self, news={name: change(column) for name, column in self.news.items()}, **changed)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from fednews.data.cohort import CohortSource
 from fednews.data.module import NewsDataModule
 from fednews.errors import FednewsError, UsageError
 from fednews.evaluation.scorers import Catalogue, Scorer
+from fednews.federated.ahead import Ahead, Prepared
 from fednews.federated.algorithms.base import Algorithm, Selection
 from fednews.federated.clients import trainable
 from fednews.federated.costs import RoundCosts
@@ -73,6 +74,11 @@ class FederatedLoop(Recommender):
         self.source: CohortSource = data.cohorts()
         self.ledger = PrivacyLedger(self.source.samples.clients)
         self.algorithm.setup(self.model, self.source, self._optimizer)
+        self._ahead = Ahead(self._prepared)
+
+    def teardown(self, stage: str) -> None:
+        if stage == "fit":
+            self._ahead.close()
 
     def parameter_groups(self) -> list:
         return self.algorithm.parameter_groups(self.model)
@@ -115,25 +121,35 @@ class FederatedLoop(Recommender):
         retries = self.aggregation.retries if self.algorithm.repeatable else 0
         for attempt in range(1 + retries):
             with section("data"):
-                selection = self.algorithm.select(self.source.attempt(attempt), self.round)
+                work = self._ahead.take(self.round) if not attempt else self._prepared(self.round, attempt)
+                self.algorithm.begin_round(self.source, work.selection)
+                if not attempt and self.algorithm.ahead and self.round + 1 < self.trainer.max_steps:
+                    self._ahead.start(self.round + 1)
             try:
-                return selection, self._client_work(selection, attempt), attempt
+                return work.selection, self._client_work(work, attempt), attempt
             except TooFewClients as error:
-                self._count_traffic(selection, summed=False)
+                self._count_traffic(work.selection, summed=False)
                 last = error
         raise FednewsError(
             f"round {self.round} was aborted in all of {1 + retries} attempts: {last}. Invite more clients "
             "(algorithm.clients_per_round), or set aggregation.retries, threshold or min_clients otherwise"
         )
 
-    def _client_work(self, selection: Selection, attempt: int) -> Aggregate:
+    def _prepared(self, number: int, attempt: int = 0) -> Prepared:
+        selection = self.algorithm.select(self.source.attempt(attempt), number)
         draw = self.algorithm.share(selection.draw, self.trainer.global_rank, self.trainer.world_size)
+        if not len(draw.client):
+            return Prepared(selection, None)
+        cohort = self.source.cohort(draw)
+        return Prepared(selection, cohort.pinned() if self.device.type == "cuda" else cohort)
+
+    def _client_work(self, work: Prepared, attempt: int) -> Aggregate:
         with section("data"):
-            cohort = self.source.cohort(draw).to(self.device) if len(draw.client) else None
+            cohort = work.cohort.to(self.device) if work.cohort is not None else None
         dropout = self.streams.torch_global("model_dropout", self.round, self.trainer.global_rank)
         with section("clients"), self._costs.clock("client"), dropout:
             aggregate = self.algorithm.aggregate(self.model, cohort, self._work(self.round, attempt))
-        self._count_traffic(selection, summed=True)
+        self._count_traffic(work.selection, summed=True)
         return aggregate
 
     def _work(self, number: int, attempt: int = 0) -> Round:

@@ -30,7 +30,9 @@ ALGORITHMS = {
 def test_the_plain_loop_gives_the_update_of_the_round(name, nrms, cohorts):
     algorithm, nrms = ALGORITHMS[name](), lively(nrms)
     algorithm.setup(nrms, cohorts, torch.optim.SGD)
-    draw = algorithm.select(cohorts, 0).draw
+    selection = algorithm.select(cohorts, 0)
+    algorithm.begin_round(cohorts, selection)
+    draw = selection.draw
     work = Round(0, cohorts.streams, False, lambda parts: plain_sum(parts, trainable(nrms)))
     fast = algorithm.aggregate(nrms, cohorts.cohort(draw), work).mean()
     plain = plain_round(algorithm, nrms, cohorts, draw, 0)

@@ -47,6 +47,9 @@ class Algorithm(ABC):
     repeatable = True
     """Whether an aborted round leaves no state behind, so that it can be done again with other clients."""
 
+    ahead = True
+    """Whether :meth:`select` reads nothing that a round changes, so that it may run, in a thread, a round ahead."""
+
     def check(self, clients: int) -> None:
         """Raise UsageError where the settings do not suit a population of ``clients``."""
 
@@ -60,6 +63,9 @@ class Algorithm(ABC):
     @abstractmethod
     def select(self, source: CohortSource, round_: int) -> Selection:
         """Who works in round ``round_``: a function of the streams' seed, the round and the state alone."""
+
+    def begin_round(self, source: CohortSource, selection: Selection) -> None:
+        """Note who works in the attempt at a round that is computed next."""
 
     def share(self, draw: Draw, rank: int, processes: int) -> Draw:
         """The part of a round's work that falls to one process."""

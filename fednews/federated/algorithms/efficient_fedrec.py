@@ -107,10 +107,8 @@ class EfficientFedRec(ClientSampling):
         self._catalogue = len(next(iter(source.features.values())))
         self._server = ServerHalf(source.features, self.news_at_once, source.streams)
 
-    def select(self, source: CohortSource, round_: int) -> Selection:
-        selection = super().select(source, round_)
+    def begin_round(self, source: CohortSource, selection: Selection) -> None:
         self._participants = selection.participants
-        return selection
 
     def aggregate(self, model: NewsModel, cohort: Cohort | None, work: Round) -> Aggregate:
         self._vectors, self._uploaded = None, 0

@@ -86,6 +86,7 @@ class Finding(ClientSampling):
     """
 
     repeatable = False  # group models are interpolated before clients work
+    ahead = False  # clients are drawn from groups that the round before may have changed
 
     def __init__(
         self,
@@ -151,8 +152,10 @@ class Finding(ClientSampling):
         answering = np.bincount(labels[clients[answers]], minlength=self.grouping.groups)
         answers &= answering[labels[clients]] >= self.min_group_clients
         draw = source.of_clients(clients, round_).of_clients(np.flatnonzero(answers))
-        self._drawn = np.unique(labels[draw.clients]).tolist()
         return Selection(draw, draw.clients, len(clients))
+
+    def begin_round(self, source: CohortSource, selection: Selection) -> None:
+        self._drawn = np.unique(self.grouping.labels[selection.draw.clients]).tolist()
 
     def aggregate(self, model: NewsModel, cohort: Cohort | None, work: Round) -> Aggregate:
         self._models.to(next(model.parameters()).device)

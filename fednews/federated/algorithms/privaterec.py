@@ -173,8 +173,10 @@ class PrivateRec(ClientSampling):
         selection = super().select(source, round_)
         kept = self._streams if self.keep_labels else None
         draw = permuted_labels(self.labels, source, selection.draw, round_, kept, self._sensitive)
-        self._pending = list(self._releases(source, selection))
         return replace(selection, draw=draw)
+
+    def begin_round(self, source: CohortSource, selection: Selection) -> None:
+        self._pending = list(self._releases(source, selection))
 
     def client_updates(self, model: PrivateRecModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
         stop = self.upload == "stop_gradient"

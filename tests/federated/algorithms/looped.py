@@ -24,7 +24,9 @@ def run(algorithm, model, cohorts, rounds, lr=1.0):
 
 def step(algorithm, model, cohorts, number, lr=1.0):
     """One round; returns its sums."""
-    cohort = cohorts.cohort(algorithm.select(cohorts, number).draw)
+    selection = algorithm.select(cohorts, number)
+    algorithm.begin_round(cohorts, selection)
+    cohort = cohorts.cohort(selection.draw)
     work = Round(number, cohorts.streams, False, lambda parts: plain_sum(parts, algorithm.communicated(model)))
     with cohorts.streams.torch_global("dropout", number):
         sums = algorithm.aggregate(model, cohort, work)

@@ -43,6 +43,7 @@ def released(algorithm, cohorts, rounds=1):
     ledger = PrivacyLedger(cohorts.samples.clients)
     for number in range(rounds):
         selection = algorithm.select(cohorts, number)
+        algorithm.begin_round(cohorts, selection)
         ledger.record(algorithm.release(100), selection.participants, number)
         for entry, clients in algorithm.releases():
             ledger.record(entry, clients, number)
