@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fednews.data.cohort import CohortSource, Draw
 from fednews.federated.algorithms.base import Algorithm
@@ -19,13 +18,14 @@ from fednews.federated.algorithms.fednewsrec import FedNewsRec
 from fednews.federated.algorithms.finding import Finding
 from fednews.federated.local import Reduction
 from fednews.models.base import NewsModel, click_losses
+from fednews.models.functional import call_at
 
 Parameters = dict[str, Tensor]
 _SAMPLES_AT_ONCE = 16
 
 
 class EverySlot(nn.Module):
-    """Scores of samples whose news are given slot by slot; ``functional_call`` calls ``forward``."""
+    """Scores of samples whose news are given slot by slot; ``call_at`` calls ``forward``."""
 
     def __init__(self, model: NewsModel) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def plain_gradient(
     for start in range(0, samples, _SAMPLES_AT_ONCE):
         rows = slice(start, start + _SAMPLES_AT_ONCE)
         inputs = _slots(source, draw.impression[rows], draw.candidates[rows])
-        losses = click_losses(functional_call(EverySlot(model), {f"model.{n}": v for n, v in at.items()}, inputs))
+        losses = click_losses(call_at(EverySlot(model), at, *inputs))
         loss = losses.sum() / samples if reduction == "mean" else losses.sum()
         gradients = torch.autograd.grad(loss, list(at.values()), allow_unused=True)
         for name, gradient in zip(at, gradients, strict=True):

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fednews.data.features import take_news
 from fednews.data.impressions import ImpressionBatch
 from fednews.models.base import NewsModel, encode_by_length, encode_users_by_length
+from fednews.models.functional import call_at
 
 Parameters = dict[str, Tensor]
 _NEWS_AT_ONCE = 4096
@@ -43,7 +43,7 @@ class Catalogue:
         out = None
         for chunk in (self.rows if rows is None else rows).split(_NEWS_AT_ONCE):
             news = {name: column.to(self.device) for name, column in take_news(self.features, chunk).items()}
-            encoded = functional_call(_ByLength(model), _named(parameters), (news,))
+            encoded = call_at(_ByLength(model), parameters, news)
             if out is None:
                 out = encoded.new_zeros(len(next(iter(self.features.values()))), *encoded.shape[1:])
             out[chunk.to(self.device)] = encoded
@@ -151,7 +151,7 @@ def score_batch(
         parameters: used in place of the model's own, by name; the rest is the model's.
     """
     shown = (vectors, batch.history, batch.history_mask, batch.user)
-    return score_users(model, functional_call(_Users(model), _named(parameters), shown), vectors, batch, parameters)
+    return score_users(model, call_at(_Users(model), parameters, *shown), vectors, batch, parameters)
 
 
 @torch.no_grad()
@@ -159,7 +159,6 @@ def score_users(
     model: NewsModel, users: Tensor, vectors: Tensor, batch: ImpressionBatch, parameters: Parameters | None = None
 ) -> Tensor:
     """As :func:`score_batch`, with ``users [R, …]`` in place of what the model makes of the batch's histories."""
-    named = _named(parameters)
     sizes = batch.offsets.diff()
     scores = users.new_empty(len(batch.candidates))
     # Impressions of similar size together: one padded product each instead of a copy of the user for every candidate.
@@ -169,7 +168,7 @@ def score_users(
         flat = (batch.offsets[:-1][chosen, None] + place)[real]
         shown = batch.candidates.new_zeros(real.shape)
         shown[real] = batch.candidates[flat]
-        found = functional_call(_Scores(model), named, (users[batch.impression_history[chosen]], vectors[shown]))
+        found = call_at(_Scores(model), parameters, users[batch.impression_history[chosen]], vectors[shown])
         scores[flat] = found[real]
     return scores
 
@@ -206,12 +205,8 @@ def _chunks(sizes: Tensor) -> list[Tensor]:
     return [*chunks, order[start:]] if start < len(order) else chunks
 
 
-def _named(parameters: Parameters | None) -> Parameters:
-    return {f"model.{name}": value for name, value in (parameters or {}).items()}
-
-
 class _Call(torch.nn.Module):
-    """``functional_call`` calls ``forward``; these make it call another function of the model."""
+    """``call_at`` calls ``forward``; these make it call another function of the model."""
 
     def __init__(self, model: NewsModel) -> None:
         super().__init__()

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import ClientBatch, Cohort, client_batches
 from fednews.federated.local import Direction, Reduction, batch_inputs, gradient_function, local_clients
-from fednews.models.base import NewsModel, click_losses, encode_by_length, encode_users_by_length
+from fednews.models.base import NewsModel, click_losses, encode_by_length, encode_users_by_length, words_of
+from fednews.models.functional import call_at
 from fednews.timing import section
 
 
@@ -43,7 +44,7 @@ def fused_gradient(
         losses = cohort_losses(model, cohort)
     else:
         at = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-        losses = functional_call(_CohortLosses(model), {f"model.{name}": value for name, value in at.items()}, cohort)
+        losses = call_at(_CohortLosses(model), at, cohort)
     weight = cohort.counts.sum().to(losses.dtype)
     per_sample = cohort.counts[cohort.client].to(losses.dtype) if reduction == "sum" else torch.ones_like(losses)
     with section("backward"):
@@ -57,7 +58,7 @@ def fused_gradient(
 
 
 class _CohortLosses(torch.nn.Module):
-    """``functional_call`` calls ``forward``."""
+    """``call_at`` calls ``forward``."""
 
     def __init__(self, model: NewsModel) -> None:
         super().__init__()
@@ -94,10 +95,10 @@ def client_gradients(
     Taken at, and for, ``parameters`` by name where given, else the global model's trained ones.
     """
     parameters = _values(model, parameters)
-    gradient = vmap(gradient_function(model, reduction), in_dims=(None, 0), randomness="different")
+    gradient = vmap(gradient_function(model, reduction), in_dims=(None, 0, None), randomness="different")
     for batch in client_batches(cohort, clients_at_once):
         with section("backward"):
-            gradients, losses = gradient(parameters, batch_inputs(batch))
+            gradients, losses = gradient(parameters, batch_inputs(batch), words_of(model, batch.news))
         yield _stacked(cohort, batch, gradients, losses)
 
 

@@ -6,12 +6,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import ClientBatch, Cohort, client_batches
 from fednews.data.features import TOKEN_INPUTS, trim_tokens
-from fednews.models.base import NewsModel, click_losses
+from fednews.models.base import NewsModel, click_losses, few_words, words_of
+from fednews.models.functional import call_at
 from fednews.timing import section
 
 Reduction = Literal["sum", "mean"]
@@ -37,8 +38,9 @@ class LocalClients:
     clients: Tensor
     positions: Tensor
     counts: Tensor
-    _gradient: Callable[[Parameters, tuple], tuple[Parameters, Tensor]]
+    _gradient: Callable[[Parameters, tuple, Tensor | None], tuple[Parameters, Tensor]]
     _inputs: tuple
+    _words: Tensor | None
 
     def stacked(self, parameters: Parameters) -> Parameters:
         """The same parameters for each of the clients, without copies."""
@@ -51,7 +53,7 @@ class LocalClients:
             parameters: each client's own, stacked; those that are left out are the model's and stay as they are.
         """
         with section("backward"):
-            return self._gradient(parameters, self._inputs)
+            return self._gradient(parameters, self._inputs, self._words)
 
     def descend(
         self, start: Parameters, steps: int, lr: float, direction: Direction | None = None
@@ -81,7 +83,7 @@ def local_clients(
     model: NewsModel, cohort: Cohort, reduction: Reduction, clients_at_once: int
 ) -> Iterator[LocalClients]:
     """The cohort's clients, ``clients_at_once`` together, those with similarly much to read in one group."""
-    gradient = vmap(gradient_function(model, reduction), randomness="different")
+    gradient = vmap(gradient_function(model, reduction), in_dims=(0, 0, None), randomness="different")
     for batch in client_batches(cohort, clients_at_once):
         yield LocalClients(
             cohort.clients[batch.clients],
@@ -89,6 +91,7 @@ def local_clients(
             cohort.counts[batch.clients],
             gradient,
             batch_inputs(batch),
+            words_of(model, batch.news),
         )
 
 
@@ -101,13 +104,16 @@ def proximal(strength: float, anchor: Parameters) -> Direction:
 
 def gradient_function(
     model: NewsModel, reduction: Reduction
-) -> Callable[[Parameters, tuple], tuple[Parameters, Tensor]]:
-    """One client's gradients and sum of sample losses, as a function for ``vmap`` of parameters and inputs."""
+) -> Callable[[Parameters, tuple, Tensor | None], tuple[Parameters, Tensor]]:
+    """One client's gradients and sum of sample losses, as a function for ``vmap`` of parameters, inputs and words.
+
+    The words are those of all clients (:func:`~fednews.models.base.words_of`), and so not mapped over.
+    """
     call = _Pieces(model)
 
-    def loss(parameters: Parameters, inputs: tuple) -> tuple[Tensor, Tensor]:
+    def loss(parameters: Parameters, inputs: tuple, words: Tensor | None) -> tuple[Tensor, Tensor]:
         *inputs, real = inputs
-        scores = functional_call(call, {f"model.{name}": value for name, value in parameters.items()}, tuple(inputs))
+        scores = call_at(call, parameters, words, *inputs)
         total = (click_losses(scores) * real).sum()
         return (total / real.sum() if reduction == "mean" else total), total
 
@@ -134,14 +140,23 @@ def batch_inputs(batch: ClientBatch, pieces: int = _LENGTH_GROUPS) -> tuple:
 
 
 class _Pieces(torch.nn.Module):
-    """The model's scores from news in several pieces; ``functional_call`` calls ``forward``."""
+    """The model's scores from news in several pieces; ``call_at`` calls ``forward``."""
 
     def __init__(self, model: NewsModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, pieces: tuple, history: Tensor, mask: Tensor, user: Tensor, rows: Tensor, candidates: Tensor):
-        with section("news_encoder"):
+    def forward(
+        self,
+        words: Tensor | None,
+        pieces: tuple,
+        history: Tensor,
+        mask: Tensor,
+        user: Tensor,
+        rows: Tensor,
+        candidates: Tensor,
+    ) -> Tensor:
+        with section("news_encoder"), few_words(self.model, words):
             vectors = torch.cat([self.model.encode_news(piece) for piece in pieces])
         with section("user_encoder"):
             users = self.model.encode_user(vectors[history], mask, user)

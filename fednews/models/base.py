@@ -1,13 +1,18 @@
 """The seam between models and everything else: encode news, encode user, score."""
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fednews.data.features import TOKEN_INPUTS, trim_tokens
+from fednews.models.layers import WordEmbedding
 from fednews.timing import section
+
+_WORDS = ("title", "abstract")
 
 Layer = str | tuple[str, ...]
 """Path of a module or parameter; several paths where parts work side by side at one depth."""
@@ -114,7 +119,38 @@ def encode_by_length(model: NewsModel, news: dict[str, Tensor], least: int = 256
             return model.encode_news(news)
         rows = _by_length(sum((text != 0).sum(1) for text in texts), least)
         groups = (trim_tokens({name: column[chosen] for name, column in news.items()}) for chosen in rows)
-        return torch.cat([model.encode_news(group) for group in groups])[torch.cat(rows).argsort()]
+        with few_words(model, words_of(model, news)):
+            return torch.cat([model.encode_news(group) for group in groups])[torch.cat(rows).argsort()]
+
+
+def words_of(model: NewsModel, news: dict[str, Tensor]) -> Tensor | None:
+    """Words of the news, columns ``[…, L]``, as :func:`few_words` wants them; None where none is trained."""
+    tables = [table for table in _word_tables(model) if table.weight.requires_grad]
+    if not tables or not torch.is_grad_enabled():
+        return None
+    texts = [news[name] for name in _WORDS if name in news]
+    seen = torch.zeros(len(tables[0].weight), dtype=torch.bool, device=texts[0].device)
+    seen[0] = True
+    for text in texts:
+        seen[text.flatten()] = True
+    return seen.nonzero().flatten()
+
+
+@contextlib.contextmanager
+def few_words(model: NewsModel, words: Tensor | None) -> Iterator[None]:
+    """In the block only ``words`` are looked up, which makes their gradients cheaper; None changes nothing."""
+    with contextlib.ExitStack() as stack:
+        for table in () if words is None else _word_tables(model):
+            stack.enter_context(table.among(words))
+        yield
+
+
+def _word_tables(model: NewsModel) -> list[WordEmbedding]:
+    return [
+        module
+        for path, module in model.named_modules()
+        if isinstance(module, WordEmbedding) and path.split(".")[-1] == "words"
+    ]
 
 
 def encode_users_by_length(

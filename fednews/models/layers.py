@@ -1,6 +1,8 @@
 """Building blocks of the published models. All mask padding, and all run under ``torch.func.vmap``."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -152,6 +154,7 @@ class WordEmbedding(nn.Module):
         start = torch.randn(words, dim) * 0.1 if vectors is None else vectors.clone()
         start[0] = 0.0
         self.weight = nn.Parameter(start, requires_grad=trainable)
+        self._few: tuple[Tensor, Tensor] | None = None
 
     @property
     def dim(self) -> int:
@@ -159,4 +162,25 @@ class WordEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``tokens [B, L]`` -> ``[B, L, dim]``."""
-        return F.embedding(tokens, self.weight, padding_idx=0)
+        if self._few is None:
+            return F.embedding(tokens, self.weight, padding_idx=0)
+        vectors, place = self._few
+        return F.embedding(place[tokens], vectors, padding_idx=0)
+
+    @contextlib.contextmanager
+    def among(self, present: Tensor) -> Iterator[None]:
+        """Gather the vectors of some words once, for all lookups in the block.
+
+        A lookup's gradient is as large as what it looks up in, so that this one is added up over few words and put
+        into a table's size once. Other words must not be looked up.
+
+        Args:
+            present: int64 ``[W]``, different words from low to high, the first is padding.
+        """
+        place = torch.zeros(len(self.weight), dtype=torch.int64, device=present.device)
+        place[present] = torch.arange(len(present), device=present.device)
+        self._few = self.weight.index_select(0, present), place
+        try:
+            yield
+        finally:
+            self._few = None

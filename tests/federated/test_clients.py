@@ -6,7 +6,7 @@ import torch
 
 from fednews.aggregation.plain import plain_sum
 from fednews.federated.clients import client_gradients, fused_gradient, local_training, trainable
-from fednews.models.base import click_losses
+from fednews.models.base import click_losses, few_words
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
@@ -107,3 +107,45 @@ def test_clients_draw_different_dropout_masks(make_model, cohorts):
     draw = cohorts.of_clients(np.array([0, 0]), 0)
     parts = list(client_gradients(model, cohorts.cohort(draw), "sum", 2))
     assert any((update[0] != update[1]).any() for update in parts[0].updates.values())
+
+
+def test_gradients_of_trained_words_equal_a_plain_loop(make_model, cohort, one_by_one):
+    """Words are looked up among those of the cohort, or of clients together; their gradients have the table's size."""
+    model = make_model(dropout=0.0, train_words=True)
+    fused = plain_sum([fused_gradient(model, cohort, "mean")], trainable(model)).total
+    expected = {name: torch.zeros_like(parameter) for name, parameter in trainable(model).items()}
+    for part in client_gradients(model, cohort, "mean", clients_at_once=4):
+        for place, client in enumerate(part.clients.tolist()):
+            own = plain_gradient(model, one_by_one[client], "mean")
+            for name, gradient in own.items():
+                torch.testing.assert_close(part.updates[name][place], gradient, **CLOSE)
+                expected[name] += part.weights[place] * gradient
+    for name, total in expected.items():
+        torch.testing.assert_close(fused[name], total, **CLOSE)
+
+
+def test_words_are_gathered_in_the_block_alone(nrms):
+    words, absent = torch.tensor([0, 2, 5]), torch.tensor([[7]])
+    table = nrms.news.words
+    tokens = torch.tensor([[5, 2, 0], [2, 0, 0]])
+    expected = table(tokens)
+    with few_words(nrms, words):
+        torch.testing.assert_close(table(tokens), expected, rtol=0, atol=0)
+        assert not torch.equal(table(torch.tensor([[7]])), table.weight[torch.tensor([[7]])]), (
+            "there are few words in the block"
+        )
+    torch.testing.assert_close(table(absent), table.weight[absent], rtol=0, atol=0)
+
+
+def test_work_at_other_parameters_leaves_the_model_as_it_was(make_model, cohort):
+    """Every module has its own parameter back, those that stand at several places of a model too."""
+    model = make_model(dropout=0.0, train_words=True)
+    before = dict(model.named_parameters(remove_duplicate=False))
+    values = {name: value.detach().clone() for name, value in before.items()}
+    moved = {name: value.detach() + 1 for name, value in trainable(model).items()}
+    fused_gradient(model, cohort, "mean", moved)
+    for work in (client_gradients(model, cohort, "mean", 9, moved), local_training(model, cohort, "mean", 2, 0.1, 9)):
+        list(work)
+    after = dict(model.named_parameters(remove_duplicate=False))
+    assert [name for name in before if after.get(name) is not before[name]] == []
+    assert all(torch.equal(value, values[name]) for name, value in after.items())
