@@ -124,13 +124,13 @@ def encode_by_length(model: NewsModel, news: dict[str, Tensor], least: int = 256
 
 
 def words_of(model: NewsModel, news: dict[str, Tensor]) -> Tensor | None:
-    """Words of the news, columns ``[…, L]``, as :func:`few_words` wants them; None where none is read or none is trained."""
+    """Words of the news, columns ``[…, L]``, for :func:`few_words`; None where none is read or trained."""
     tables = [table for table in _word_tables(model) if table.weight.requires_grad]
     texts = [news[name] for name in _WORDS if name in news]
     if not tables or not texts or not torch.is_grad_enabled():
         return None
     seen = torch.zeros(len(tables[0].weight), dtype=torch.bool, device=texts[0].device)
-    seen[0] = True
+    seen[0] = seen[-1] = True  # padding, and the word that PrivateRecModel pads with
     for text in texts:
         seen[text.flatten()] = True
     return seen.nonzero().flatten()

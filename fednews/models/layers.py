@@ -172,12 +172,12 @@ class WordEmbedding(nn.Module):
         """Gather the vectors of some words once, for all lookups in the block.
 
         A lookup's gradient is as large as what it looks up in, so that this one is added up over few words and put
-        into a table's size once. Other words must not be looked up.
+        into a table's size once. To look another word up is an IndexError.
 
         Args:
             present: int64 ``[W]``, different words from low to high, the first is padding.
         """
-        place = torch.zeros(len(self.weight), dtype=torch.int64, device=present.device)
+        place = torch.full((len(self.weight),), len(present), device=present.device)
         place[present] = torch.arange(len(present), device=present.device)
         self._few = self.weight.index_select(0, present), place
         try:
