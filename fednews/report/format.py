@@ -30,13 +30,18 @@ def latex(table: Table, found: Values, commits: set[str]) -> str:
 def _frames(table: Table, found: Values) -> list[tuple[str, pd.DataFrame]]:
     ours = [(f"{column} (measured here)", _measured(table, found, column)) for column in table.data]
     theirs = [
-        (
-            f"{column} (as published, {table.source})",
-            pd.DataFrame.from_dict(rows, orient="index", columns=table.metrics),
-        )
-        for column, rows in table.published.items()
+        (f"{column} (as published, {table.source})", _published(table, rows)) for column, rows in table.published.items()
     ]
     return [*ours, *theirs]
+
+
+def _published(table: Table, rows: dict[str, list[float | str | None]]) -> pd.DataFrame:
+    """Shares are published times 100."""
+    cells = {
+        method: [_stated(x, name) for x, name in zip(values, table.metrics, strict=True)]
+        for method, values in rows.items()
+    }
+    return pd.DataFrame.from_dict(cells, orient="index", columns=table.metrics)
 
 
 def _measured(table: Table, found: Values, column: str) -> pd.DataFrame:
@@ -56,13 +61,25 @@ def _spread(values: list[float], metric: str) -> str:
     """Mean ± sample standard deviation; shares of one are shown times 100, as the papers print them."""
     if not values:
         return "-"
-    share = metric.split("_", 1)[-1] in _SHARES
-    numbers = np.array(values) * (100 if share else 1)
-    form = "{:.2f}" if share else "{:.4g}"
+    numbers = np.array(values) * (100 if _is_share(metric) else 1)
+    form = _form(metric)
     mean = form.format(numbers.mean()) if np.isfinite(numbers).all() else "∞" if np.isinf(numbers).any() else "-"
     if len(numbers) < 2 or not np.isfinite(numbers).all():
         return mean
     return f"{mean} ± {form.format(numbers.std(ddof=1))}"
+
+
+def _stated(value: float | str | None, metric: str) -> str:
+    """What a paper prints, which may be a word or nothing."""
+    return value if isinstance(value, str) else "-" if value is None else _form(metric).format(value)
+
+
+def _is_share(metric: str) -> bool:
+    return metric.split("_", 1)[-1] in _SHARES
+
+
+def _form(metric: str) -> str:
+    return "{:.2f}" if _is_share(metric) else "{:.4g}"
 
 
 def _p_value(table: Table, found: Values, column: str, method: str) -> str:
