@@ -30,7 +30,7 @@ def latex(table: Table, found: Values, commits: set[str]) -> str:
 def _frames(table: Table, found: Values) -> list[tuple[str, pd.DataFrame]]:
     ours = [(f"{column} (measured here)", _measured(table, found, column)) for column in table.data]
     theirs = [
-        (f"{column} (as published, {table.source})", _published(table, rows)) for column, rows in table.published.items()
+        (f"{name} (as published, {table.source})", _published(table, rows)) for name, rows in table.published.items()
     ]
     return [*ours, *theirs]
 
