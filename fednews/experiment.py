@@ -338,7 +338,7 @@ def _record(run: TrackedRun, loop: FederatedLoop) -> None:
     run.log_contents(loop.algorithm.artifacts())
     for name in ("best", "last"):
         if (path := _local_checkpoint(run.run_id, name)).is_file():
-            run.log_file(path, "checkpoints")
+            run.log_file(path, "checkpoints", final=True)  # Lightning writes a new file each time
 
 
 def _record_unfinished(run: TrackedRun, loop: FederatedLoop, error: BaseException) -> None:

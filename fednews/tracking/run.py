@@ -205,8 +205,13 @@ class TrackedRun:
                 path.write_bytes(content.encode() if isinstance(content, str) else content)
                 self.log_file(path, str(Path(name).parent))
 
-    def log_file(self, path: str | Path, artifact_dir: str | None = None) -> None:
+    def log_file(self, path: str | Path, artifact_dir: str | None = None, final: bool = False) -> None:
         """Copy a file into the run; in a local store a reader never sees it half written.
+
+        Args:
+            path: the file.
+            artifact_dir: folder of the artifact; the run's own when not given.
+            final: the file may be replaced but is never written to again, so that a local store may share its bytes.
 
         Raises:
             FednewsError: the file cannot be read, the store fails or is full.
@@ -220,7 +225,7 @@ class TrackedRun:
             target.parent.mkdir(parents=True, exist_ok=True)
             part = target.with_name(f".{target.name}.{os.getpid()}.part")
             try:
-                shutil.copyfile(path, part)
+                _link_or_copy(path, part) if final else shutil.copyfile(path, part)
                 os.replace(part, target)
             finally:
                 part.unlink(missing_ok=True)
@@ -257,6 +262,14 @@ class TrackedRun:
 
 
 _PROCESS_TAGS = ("fednews.pid", "fednews.host", "fednews.process_started")
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """One file with two names where the disk can do it: checkpoints with single clients' state take gigabytes."""
+    try:
+        os.link(source, target)
+    except OSError:  # other disk, or a file system without links
+        shutil.copyfile(source, target)
 
 
 def _process_tags(provenance: Provenance) -> dict[str, str]:

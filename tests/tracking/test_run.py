@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -188,6 +189,25 @@ def test_files_are_copied_and_replaced_whole(client, start, tmp_path):
             run.log_file(source, "checkpoints")
     assert read_artifact(client, run.run_id, "checkpoints/last.ckpt") == "second"
     assert [item.path for item in client.list_artifacts(run.run_id, "checkpoints")] == ["checkpoints/last.ckpt"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_final_file_is_shared_where_the_disk_can_and_replacing_it_changes_no_artifact(
+    client, start, tmp_path, monkeypatch, links
+):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "other disk")
+
+    if not links:
+        monkeypatch.setattr("os.link", refuse)
+    source, new = tmp_path / "last.ckpt", tmp_path / "new.ckpt"
+    source.write_text("first")
+    new.write_text("second")
+    with start() as run:
+        run.log_file(source, "checkpoints", final=True)
+        assert Path(run.artifact_uri, "checkpoints/last.ckpt").samefile(source) == links
+        new.replace(source)
+    assert read_artifact(client, run.run_id, "checkpoints/last.ckpt") == "first"
 
 
 def test_a_missing_file_is_a_clear_error(start, tmp_path):
