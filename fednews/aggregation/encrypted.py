@@ -165,11 +165,9 @@ class Encrypted(Aggregation):
 
     def _message(self, part: ClientUpdates, row: int, like: dict[str, Tensor]) -> np.ndarray:
         """Int64 ``[n]``: the client's weighted update, then limbs of weight, loss and samples."""
-        weight = part.weights[row].double()
-        update = torch.cat([part.updates[name][row].detach().double().reshape(-1) * weight for name in like])
         scalars = torch.stack([column[row].detach().double() for column in (part.weights, part.loss, part.samples)])
         limbs = to_limbs(SCALARS.encode(scalars.cpu().numpy()), self.fixed.fraction_bits)
-        return np.concatenate([self.fixed.encode(update.cpu().numpy()), limbs])
+        return np.concatenate([self.fixed.encode(part.weighted(row, like).cpu().numpy()), limbs])
 
     def _length(self, like: dict[str, Tensor]) -> int:
         scalars = len(to_limbs(np.zeros(3, np.int64), self.fixed.fraction_bits))

@@ -29,7 +29,11 @@ def plain_sum(parts: Iterable[ClientUpdates], like: dict[str, Tensor]) -> Aggreg
     sums = Aggregate.zeros(like)
     for part in parts:
         for name, update in part.updates.items():
-            sums.total[name] += torch.tensordot(part.weights.to(update.dtype), update, dims=1)
+            weighted = torch.tensordot(part.weights.to(update.dtype), update, dims=1)
+            if name in part.rows:
+                sums.total[name].index_add_(0, part.rows[name], weighted)
+            else:
+                sums.total[name] += weighted
         sums.weight += part.weights.sum()
         sums.loss += part.loss.sum()
         sums.samples += part.samples.sum()

@@ -1,6 +1,7 @@
 """What client work hands to aggregation, and what comes out."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ class ClientUpdates:
         weights: float ``[c]``, each client's weight in the aggregate.
         loss: float ``[c]``, the sum of the losses of the samples behind each update.
         samples: int64 ``[c]``, how many samples those are.
+        rows: by name, for tables that are given at some of their rows alone: int64 ``[r]``, which; there ``updates`` is
+            ``[c, r, …]``, and zero in all other rows. Few of a table's words stand in the news of some clients.
     """
 
     clients: Tensor
@@ -23,6 +26,27 @@ class ClientUpdates:
     weights: Tensor
     loss: Tensor
     samples: Tensor
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def whole(self, like: Mapping[str, Tensor]) -> "ClientUpdates":
+        """The same with all rows, shaped as ``like``."""
+        tables = {
+            name: _spread(self.updates[name], 1, rows, (len(self.updates[name]), *like[name].shape))
+            for name, rows in self.rows.items()
+        }
+        return replace(self, updates={**self.updates, **tables}, rows={})
+
+    def weighted(self, row: int, like: Mapping[str, Tensor]) -> Tensor:
+        """One client's whole update times its weight, flat float64 ``[n]`` in the order of ``like``."""
+        own = ((name, self.updates[name][row].detach().double()) for name in like)
+        parts = (
+            _spread(value, 0, self.rows[name], like[name].shape) if name in self.rows else value for name, value in own
+        )
+        return torch.cat([part.reshape(-1) for part in parts]) * self.weights[row].double()
+
+
+def _spread(few: Tensor, dim: int, rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return few.new_zeros(shape).index_copy_(dim, rows, few)
 
 
 @dataclass

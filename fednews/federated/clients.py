@@ -4,16 +4,24 @@ Three kinds, from cheap to dear: one fused gradient where only the weighted sum 
 where each client's own is clipped or noised, and local training where clients take several steps.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from fednews.aggregation.updates import ClientUpdates
-from fednews.data.cohort import ClientBatch, Cohort, client_batches
-from fednews.federated.local import Direction, Reduction, batch_inputs, gradient_function, local_clients
-from fednews.models.base import NewsModel, click_losses, encode_by_length, encode_users_by_length, words_of
+from fednews.data.cohort import Cohort, client_batches
+from fednews.federated.local import (
+    Direction,
+    Parameters,
+    Reduction,
+    at_rows,
+    batch_inputs,
+    gradient_function,
+    local_clients,
+)
+from fednews.models.base import NewsModel, click_losses, encode_by_length, encode_users_by_length, word_rows, words_of
 from fednews.models.functional import call_at
 from fednews.timing import section
 
@@ -90,16 +98,19 @@ def client_gradients(
     clients_at_once: int,
     parameters: dict[str, Tensor] | None = None,
 ) -> Iterator[ClientUpdates]:
-    """Every client's own gradient, ``clients_at_once`` together.
+    """Every client's own gradient, ``clients_at_once`` together; word tables' at the rows that these clients read.
 
     Taken at, and for, ``parameters`` by name where given, else the global model's trained ones.
     """
     parameters = _values(model, parameters)
-    gradient = vmap(gradient_function(model, reduction), in_dims=(None, 0, None), randomness="different")
     for batch in client_batches(cohort, clients_at_once):
+        words = words_of(model, batch.news)
+        rows = word_rows(model, words, parameters)
+        gradient = vmap(gradient_function(model, reduction, words, rows), in_dims=(None, 0), randomness="different")
         with section("backward"):
-            gradients, losses = gradient(parameters, batch_inputs(batch), words_of(model, batch.news))
-        yield _stacked(cohort, batch, gradients, losses)
+            gradients, losses = gradient(at_rows(parameters, rows), batch_inputs(batch))
+        counts = cohort.counts[batch.clients]
+        yield ClientUpdates(batch.clients, gradients, counts.to(losses.dtype), losses.detach(), counts, rows)
 
 
 def local_training(
@@ -110,24 +121,21 @@ def local_training(
     lr: float,
     clients_at_once: int,
     parameters: dict[str, Tensor] | None = None,
-    direction: Direction | None = None,
+    direction: Callable[[Parameters], Direction] | None = None,
 ) -> Iterator[ClientUpdates]:
     """Each client's ``steps`` of gradient descent on all its samples; the update is start minus end.
 
     Clients start from ``parameters``, all trained ones by name, where given, else from the global ones. They descend
-    ``direction`` instead of the gradient where it is given.
+    ``direction``, which is made of their start, instead of the gradient where it is given; it leaves where it is what
+    has no gradient from the start on.
     """
     start = _values(model, parameters)
-    for group in local_clients(model, cohort, reduction, clients_at_once):
-        end, losses = group.descend(group.stacked(start), steps, lr, direction)
-        yield group.updates({name: value - end[name] for name, value in start.items()}, losses)
+    for group in local_clients(model, cohort, reduction, clients_at_once, at_rest=start):
+        first = group.stacked(start)
+        end, losses = group.descend(first, steps, lr, direction and direction(first))
+        yield group.updates({name: value - end[name] for name, value in first.items()}, losses)
 
 
 def _values(model: NewsModel, parameters: dict[str, Tensor] | None) -> dict[str, Tensor]:
     chosen = trainable(model) if parameters is None else parameters
     return {name: value.detach() for name, value in chosen.items()}
-
-
-def _stacked(cohort: Cohort, batch: ClientBatch, updates: dict[str, Tensor], losses: Tensor) -> ClientUpdates:
-    counts = cohort.counts[batch.clients]
-    return ClientUpdates(batch.clients, updates, counts.to(losses.dtype), losses.detach(), counts)

@@ -1,6 +1,6 @@
 """Clients that train for themselves, many at once: the steps that all methods with local training are made of."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,8 +11,9 @@ from torch.func import grad, vmap
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import ClientBatch, Cohort, client_batches
 from fednews.data.features import TOKEN_INPUTS, trim_tokens
-from fednews.models.base import NewsModel, click_losses, few_words, words_of
+from fednews.models.base import NewsModel, click_losses, few_words, word_rows, words_of
 from fednews.models.functional import call_at
+from fednews.models.layers import Words
 from fednews.timing import section
 
 Reduction = Literal["sum", "mean"]
@@ -33,18 +34,29 @@ class LocalClients:
         clients: int64 ``[c]``, their rows in the store's samples.
         positions: int64 ``[c]``, their positions in the cohort.
         counts: int64 ``[c]``, their samples, abs(B_u).
+        rows: by name, the rows of a table that the clients work on: int64 ``[r]``. All others stay as they are, and
+            are left out of every stacked table.
     """
 
     clients: Tensor
     positions: Tensor
     counts: Tensor
-    _gradient: Callable[[Parameters, tuple, Tensor | None], tuple[Parameters, Tensor]]
+    rows: Parameters
+    _gradient: Callable[[Parameters, tuple], tuple[Parameters, Tensor]]
     _inputs: tuple
-    _words: Tensor | None
 
     def stacked(self, parameters: Parameters) -> Parameters:
-        """The same parameters for each of the clients, without copies."""
-        return {name: value.detach().expand(len(self.clients), *value.shape) for name, value in parameters.items()}
+        """The same parameters for each of the clients, without copies but of the rows that are worked on."""
+        few = at_rows(parameters, self.rows)
+        return {name: value.expand(len(self.clients), *value.shape) for name, value in few.items()}
+
+    def whole(self, stacked: Parameters, rest: Parameters) -> Parameters:
+        """Stacked parameters with all rows; those that were left out are ``rest``'s."""
+        tables = {
+            name: rest[name].detach().expand(len(self.clients), *rest[name].shape).index_copy(1, rows, stacked[name])
+            for name, rows in self.rows.items()
+        }
+        return stacked | tables
 
     def gradients(self, parameters: Parameters) -> tuple[Parameters, Tensor]:
         """Each client's gradients over all its samples, and the sum of its sample losses ``[c]``.
@@ -53,7 +65,7 @@ class LocalClients:
             parameters: each client's own, stacked; those that are left out are the model's and stay as they are.
         """
         with section("backward"):
-            return self._gradient(parameters, self._inputs, self._words)
+            return self._gradient(parameters, self._inputs)
 
     def descend(
         self, start: Parameters, steps: int, lr: float, direction: Direction | None = None
@@ -71,49 +83,64 @@ class LocalClients:
             gradients, losses = self.gradients(local)
             first = losses if first is None else first
             step = gradients if direction is None else direction(gradients, local)
-            local = {name: value - lr * step[name] for name, value in local.items()}
+            local = {name: torch.sub(value, step[name], alpha=lr) for name, value in local.items()}
         return local, first
 
     def updates(self, updates: Parameters, losses: Tensor) -> ClientUpdates:
         """What the clients upload, weighted by their samples."""
-        return ClientUpdates(self.positions, updates, self.counts.to(losses.dtype), losses.detach(), self.counts)
+        weights, rows = self.counts.to(losses.dtype), {name: self.rows[name] for name in updates if name in self.rows}
+        return ClientUpdates(self.positions, updates, weights, losses.detach(), self.counts, rows)
 
 
 def local_clients(
-    model: NewsModel, cohort: Cohort, reduction: Reduction, clients_at_once: int
+    model: NewsModel, cohort: Cohort, reduction: Reduction, clients_at_once: int, at_rest: Container[str] = ()
 ) -> Iterator[LocalClients]:
-    """The cohort's clients, ``clients_at_once`` together, those with similarly much to read in one group."""
-    gradient = vmap(gradient_function(model, reduction), in_dims=(0, 0, None), randomness="different")
+    """The cohort's clients, ``clients_at_once`` together, those with similarly much to read in one group.
+
+    Args:
+        model: the recommender.
+        cohort: the clients' data.
+        reduction: what a client's loss is over its samples.
+        clients_at_once: how many together.
+        at_rest: names of parameters that gradients alone move: rows of tables without a gradient are left out.
+    """
     for batch in client_batches(cohort, clients_at_once):
-        yield LocalClients(
-            cohort.clients[batch.clients],
-            batch.clients,
-            cohort.counts[batch.clients],
-            gradient,
-            batch_inputs(batch),
-            words_of(model, batch.news),
-        )
+        words = words_of(model, batch.news)
+        rows = word_rows(model, words, at_rest)
+        gradient = vmap(gradient_function(model, reduction, words, rows), in_dims=(0, 0), randomness="different")
+        counts = cohort.counts[batch.clients]
+        yield LocalClients(cohort.clients[batch.clients], batch.clients, counts, rows, gradient, batch_inputs(batch))
+
+
+def at_rows(parameters: Parameters, rows: Parameters) -> Parameters:
+    """Parameters, of which the tables named in ``rows`` have these rows alone."""
+    values = ((name, value.detach()) for name, value in parameters.items())
+    return {name: value.index_select(0, rows[name]) if name in rows else value for name, value in values}
 
 
 def proximal(strength: float, anchor: Parameters) -> Direction:
     """Descend the loss plus ``strength / 2`` times the squared distance from ``anchor`` (stacked or not)."""
     return lambda gradients, local: {
-        name: gradient + strength * (local[name] - anchor[name]) for name, gradient in gradients.items()
+        name: torch.add(gradient, local[name] - anchor[name], alpha=strength) for name, gradient in gradients.items()
     }
 
 
 def gradient_function(
-    model: NewsModel, reduction: Reduction
-) -> Callable[[Parameters, tuple, Tensor | None], tuple[Parameters, Tensor]]:
-    """One client's gradients and sum of sample losses, as a function for ``vmap`` of parameters, inputs and words.
+    model: NewsModel, reduction: Reduction, words: Words | None, gathered: Container[str]
+) -> Callable[[Parameters, tuple], tuple[Parameters, Tensor]]:
+    """One client's gradients and sum of sample losses, as a function for ``vmap`` of parameters and inputs.
 
-    The words are those of all clients (:func:`~fednews.models.base.words_of`), and so not mapped over.
+    Args:
+        model: the recommender.
+        reduction: what a client's loss is over its samples.
+        words: of all clients together (:func:`~fednews.models.base.words_of`).
+        gathered: names of the parameters that are given at the rows of ``words`` alone.
     """
-    call = _Pieces(model)
+    call = _Pieces(model, words, gathered)
 
-    def loss(parameters: Parameters, inputs: tuple, words: Tensor | None) -> tuple[Tensor, Tensor]:
+    def loss(parameters: Parameters, inputs: tuple) -> tuple[Tensor, Tensor]:
         *inputs, real = inputs
-        scores = call_at(call, parameters, words, *inputs)
+        scores = call_at(call, parameters, *inputs)
         total = (click_losses(scores) * real).sum()
         return (total / real.sum() if reduction == "mean" else total), total
 
@@ -142,13 +169,12 @@ def batch_inputs(batch: ClientBatch, pieces: int = _LENGTH_GROUPS) -> tuple:
 class _Pieces(torch.nn.Module):
     """The model's scores from news in several pieces; ``call_at`` calls ``forward``."""
 
-    def __init__(self, model: NewsModel) -> None:
+    def __init__(self, model: NewsModel, words: Words | None, gathered: Container[str]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.words, self.gathered = model, words, gathered
 
     def forward(
         self,
-        words: Tensor | None,
         pieces: tuple,
         history: Tensor,
         mask: Tensor,
@@ -156,7 +182,7 @@ class _Pieces(torch.nn.Module):
         rows: Tensor,
         candidates: Tensor,
     ) -> Tensor:
-        with section("news_encoder"), few_words(self.model, words):
+        with section("news_encoder"), few_words(self.model, self.words, self.gathered):
             vectors = torch.cat([self.model.encode_news(piece) for piece in pieces])
         with section("user_encoder"):
             users = self.model.encode_user(vectors[history], mask, user)

@@ -2,14 +2,14 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fednews.data.features import TOKEN_INPUTS, trim_tokens
-from fednews.models.layers import WordEmbedding
+from fednews.models.layers import WordEmbedding, Words
 from fednews.timing import section
 
 _WORDS = ("title", "abstract")
@@ -123,9 +123,9 @@ def encode_by_length(model: NewsModel, news: dict[str, Tensor], least: int = 256
             return torch.cat([model.encode_news(group) for group in groups])[torch.cat(rows).argsort()]
 
 
-def words_of(model: NewsModel, news: dict[str, Tensor]) -> Tensor | None:
+def words_of(model: NewsModel, news: dict[str, Tensor]) -> Words | None:
     """Words of the news, columns ``[…, L]``, for :func:`few_words`; None where none is read or trained."""
-    tables = [table for table in _word_tables(model) if table.weight.requires_grad]
+    tables = [table for table in _word_tables(model).values() if table.weight.requires_grad]
     texts = [news[name] for name in _WORDS if name in news]
     if not tables or not texts or not torch.is_grad_enabled():
         return None
@@ -133,24 +133,37 @@ def words_of(model: NewsModel, news: dict[str, Tensor]) -> Tensor | None:
     seen[0] = seen[-1] = True  # padding, and the word that PrivateRecModel pads with
     for text in texts:
         seen[text.flatten()] = True
-    return seen.nonzero().flatten()
+    return Words.of(seen.nonzero().flatten(), len(seen))
+
+
+def word_rows(model: NewsModel, words: Words | None, names: Container[str]) -> dict[str, Tensor]:
+    """Rows of the trained tables called ``names`` that ``words`` stand in, int64 ``[W]`` by parameter name."""
+    tables = {} if words is None else _word_tables(model)
+    return {name: words.present for name, table in tables.items() if name in names and not table.read_whole}
 
 
 @contextlib.contextmanager
-def few_words(model: NewsModel, words: Tensor | None) -> Iterator[None]:
-    """In the block only ``words`` are looked up, which makes their gradients cheaper; None changes nothing."""
+def few_words(model: NewsModel, words: Words | None, gathered: Container[str] = ()) -> Iterator[None]:
+    """In the block only ``words`` are looked up, which makes their gradients cheaper; None changes nothing.
+
+    Args:
+        model: the recommender.
+        words: those of all news that are encoded in the block.
+        gathered: names of parameters that hold the rows of ``words`` alone.
+    """
+    tables = {} if words is None else _word_tables(model)
     with contextlib.ExitStack() as stack:
-        for table in () if words is None else _word_tables(model):
-            stack.enter_context(table.among(words))
+        for name, table in tables.items():
+            stack.enter_context(table.among(words, name in gathered))
         yield
 
 
-def _word_tables(model: NewsModel) -> list[WordEmbedding]:
-    return [
-        module
+def _word_tables(model: NewsModel) -> dict[str, WordEmbedding]:
+    return {
+        f"{path}.weight": module
         for path, module in model.named_modules()
         if isinstance(module, WordEmbedding) and path.split(".")[-1] == "words"
-    ]
+    }
 
 
 def encode_users_by_length(

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -139,6 +140,25 @@ class GRU(nn.Module):
         return state
 
 
+@dataclass(frozen=True)
+class Words:
+    """Some words of a vocabulary.
+
+    Attributes:
+        present: int64 ``[W]``, different words from low to high, the first is padding.
+        place: int64 ``[vocabulary]``, each word's place among them; W for those that are not.
+    """
+
+    present: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, present: Tensor, vocabulary: int) -> "Words":
+        place = torch.full((vocabulary,), len(present), device=present.device)
+        place[present] = torch.arange(len(present), device=present.device)
+        return cls(present, place)
+
+
 class WordEmbedding(nn.Module):
     """Word vectors; index 0 is padding: it starts as zero and has no gradient, and whoever reads words masks it.
 
@@ -154,6 +174,7 @@ class WordEmbedding(nn.Module):
         start = torch.randn(words, dim) * 0.1 if vectors is None else vectors.clone()
         start[0] = 0.0
         self.weight = nn.Parameter(start, requires_grad=trainable)
+        self.read_whole = False  # set where others read the table itself too
         self._few: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -168,18 +189,17 @@ class WordEmbedding(nn.Module):
         return F.embedding(place[tokens], vectors, padding_idx=0)
 
     @contextlib.contextmanager
-    def among(self, present: Tensor) -> Iterator[None]:
+    def among(self, words: Words, gathered: bool = False) -> Iterator[None]:
         """Gather the vectors of some words once, for all lookups in the block.
 
         A lookup's gradient is as large as what it looks up in, so that this one is added up over few words and put
         into a table's size once. To look another word up is an IndexError.
 
         Args:
-            present: int64 ``[W]``, different words from low to high, the first is padding.
+            words: those.
+            gathered: ``weight`` holds the vectors of these words alone.
         """
-        place = torch.full((len(self.weight),), len(present), device=present.device)
-        place[present] = torch.arange(len(present), device=present.device)
-        self._few = self.weight.index_select(0, present), place
+        self._few = self.weight if gathered else self.weight.index_select(0, words.present), words.place
         try:
             yield
         finally:

@@ -7,6 +7,8 @@ import torch
 from fednews.aggregation.plain import plain_sum
 from fednews.federated.clients import client_gradients, fused_gradient, local_training, trainable
 from fednews.models.base import click_losses, few_words
+from fednews.models.ebnr import EBNR
+from fednews.models.layers import Words
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
@@ -110,11 +112,14 @@ def test_clients_draw_different_dropout_masks(make_model, cohorts):
 
 
 def test_gradients_of_trained_words_equal_a_plain_loop(make_model, cohort, one_by_one):
-    """Words are looked up among those of the cohort, or of clients together; their gradients have the table's size."""
+    """Words are looked up among those of the cohort, or of clients together."""
     model = make_model(dropout=0.0, train_words=True)
     fused = plain_sum([fused_gradient(model, cohort, "mean")], trainable(model)).total
     expected = {name: torch.zeros_like(parameter) for name, parameter in trainable(model).items()}
-    for part in client_gradients(model, cohort, "mean", clients_at_once=4):
+    for few in client_gradients(model, cohort, "mean", clients_at_once=4):
+        for name, rows in few.rows.items():
+            assert few.updates[name].shape[1] == len(rows) < len(trainable(model)[name])
+        part = few.whole(trainable(model))
         for place, client in enumerate(part.clients.tolist()):
             own = plain_gradient(model, one_by_one[client], "mean")
             for name, gradient in own.items():
@@ -124,8 +129,22 @@ def test_gradients_of_trained_words_equal_a_plain_loop(make_model, cohort, one_b
         torch.testing.assert_close(fused[name], total, **CLOSE)
 
 
+def test_updates_have_the_rows_of_read_words_alone(make_model, cohort):
+    """Not where a model reads its table otherwise, as EBNR's denoising encoder does."""
+    model = make_model(dropout=0.0, train_words=True)
+    tables = {name for name in trainable(model) if name.endswith("words.weight") and not isinstance(model, EBNR)}
+    for work in (client_gradients(model, cohort, "mean", 4), local_training(model, cohort, "mean", 2, 0.1, 4)):
+        parts = list(work)
+        assert all(set(part.rows) == tables for part in parts)
+        few, like = plain_sum(parts, trainable(model)), trainable(model)
+        whole = plain_sum([part.whole(like) for part in parts], like)
+        apart = sum(part.weighted(row, like) for part in parts for row in range(len(part.clients)))
+        assert all(torch.equal(few.total[name], whole.total[name]) for name in like)
+        torch.testing.assert_close(apart, torch.cat([few.total[name].double().flatten() for name in like]), **CLOSE)
+
+
 def test_words_are_gathered_in_the_block_alone(nrms):
-    words, absent = torch.tensor([0, 2, 5]), torch.tensor([[7]])
+    words, absent = Words.of(torch.tensor([0, 2, 5]), len(nrms.news.words.weight)), torch.tensor([[7]])
     table = nrms.news.words
     tokens = torch.tensor([[5, 2, 0], [2, 0, 0]])
     expected = table(tokens)

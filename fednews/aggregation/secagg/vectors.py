@@ -40,12 +40,12 @@ class Encoding:
         Raises:
             FednewsError: a value is not finite or beyond the encoding's bound.
         """
-        weight = part.weights[row].double()
-        update = torch.cat([part.updates[name][row].detach().double().reshape(-1) * weight for name in self.like])
         scalars = torch.stack([column[row].detach().double() for column in (part.weights, part.loss, part.samples)])
         limbs = to_limbs(SCALARS.encode(scalars.cpu().numpy()), self._limb_bits)
         narrow = np.min_scalar_type(-self.fixed.limit)
-        return np.concatenate([self.fixed.encode(update.cpu().numpy()), limbs], dtype=narrow, casting="unsafe")
+        return np.concatenate(
+            [self.fixed.encode(part.weighted(row, self.like).cpu().numpy()), limbs], dtype=narrow, casting="unsafe"
+        )
 
     def decode(self, total: np.ndarray) -> Aggregate:
         """The sums that the sum of integer vectors stands for."""

@@ -143,9 +143,11 @@ class CFL(ClientSampling):
     def _updates(self, model: NewsModel, cohort: Cohort, parameters: Parameters) -> Iterator[ClientUpdates]:
         if self.local_steps > 1:
             lr, at_once = self.local_lr, self.clients_at_once
-            yield from local_training(model, cohort, self.loss, self.local_steps, lr, at_once, parameters)
+            for part in local_training(model, cohort, self.loss, self.local_steps, lr, at_once, parameters):
+                yield part.whole(parameters)
             return
         for part in client_gradients(model, cohort, self.loss, self.clients_at_once, parameters):
+            part = part.whole(parameters)
             yield replace(part, updates={name: self.local_lr * update for name, update in part.updates.items()})
 
     def _cluster_of(self, cohort: Cohort) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.data.cohort import Cohort
 from fednews.federated.algorithms.base import ClientSampling
-from fednews.federated.clients import Reduction, client_gradients, gradients
+from fednews.federated.clients import Reduction, client_gradients, gradients, trainable
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
@@ -69,6 +69,7 @@ class FedNewsRec(ClientSampling):
         device = cohort.clients.device
         for part in client_gradients(model, cohort, self.loss, self.clients_at_once):
             with section("privacy"):
+                part = part.whole(trainable(model))
                 if work.sums_only:
                     updates = self.mechanism.clipped(part.updates)
                 else:

@@ -66,7 +66,7 @@ class FedPer(PersonalModels, FedAvg):
 
     def client_updates(self, model: NewsModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
         base, initial = self.communicated(model), self.personal_parameters(model)
-        for group in local_clients(model, cohort, self.loss, self.clients_at_once):
+        for group in local_clients(model, cohort, self.loss, self.clients_at_once, at_rest=base):
             start = group.stacked(base) | self.personal.read(group.clients, initial)
             end, losses = group.descend(start, self.local_steps, self.local_lr)
             self.personal.write(group.clients, end)

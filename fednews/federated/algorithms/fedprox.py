@@ -1,12 +1,13 @@
 """FedProx (Li et al. 2020, MLSys): a proximal term keeps local models near the global one."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort
 from fednews.errors import UsageError
 from fednews.federated.algorithms.fedavg import FedAvg
-from fednews.federated.clients import local_training, trainable
+from fednews.federated.clients import local_training
 from fednews.federated.local import Reduction, proximal
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
@@ -50,7 +51,6 @@ class FedProx(FedAvg):
         if self.local_steps == 1:
             yield from super().client_updates(model, cohort, work)
             return
-        start = {name: parameter.detach() for name, parameter in trainable(model).items()}
         yield from local_training(
             model,
             cohort,
@@ -58,5 +58,5 @@ class FedProx(FedAvg):
             self.local_steps,
             self.local_lr,
             self.clients_at_once,
-            direction=proximal(self.mu, start),
+            direction=partial(proximal, self.mu),
         )

@@ -62,8 +62,9 @@ class PFedMe(PersonalModels, FedAvg):
         self.lam = lam
 
     def client_updates(self, model: NewsModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
-        for group in local_clients(model, cohort, self.loss, self.clients_at_once):
-            start = group.stacked(trainable(model))
+        received = trainable(model)
+        for group in local_clients(model, cohort, self.loss, self.clients_at_once, at_rest=received):
+            start = group.stacked(received)
             local, personal, first = start, start, None
             for _ in range(self.local_steps):
                 envelope = proximal(self.lam, local)
@@ -71,5 +72,5 @@ class PFedMe(PersonalModels, FedAvg):
                 first = losses if first is None else first
                 rate = self.local_lr * self.lam
                 local = {name: value - rate * (value - personal[name]) for name, value in local.items()}
-            self.personal.write(group.clients, personal)
+            self.personal.write(group.clients, group.whole(personal, received))
             yield group.updates({name: value - local[name] for name, value in start.items()}, first)

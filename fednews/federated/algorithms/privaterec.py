@@ -32,7 +32,7 @@ from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort, CohortSource
 from fednews.errors import UsageError
 from fednews.federated.algorithms.base import ClientSampling, Selection
-from fednews.federated.clients import Reduction, client_gradients, gradients
+from fednews.federated.clients import Reduction, client_gradients, gradients, trainable
 from fednews.federated.private_draws import (
     bound_of_loss,
     candidate_counts,
@@ -188,7 +188,7 @@ class PrivateRec(ClientSampling):
         for part in _privately(model, users, client_gradients(model, cohort, self.loss, self.clients_at_once)):
             clients = cohort.clients[part.clients].tolist()
             noise = [work.streams.torch("update_noise", work.number, c, device=cohort.clients.device) for c in clients]
-            yield self.clipped_sum(part, noise, len(cohort), bound_of_loss(self.negatives))
+            yield self.clipped_sum(part.whole(trainable(model)), noise, len(cohort), bound_of_loss(self.negatives))
 
     def release(self, coordinates: int) -> LedgerEntry:
         """The upload; what it is made of is in :meth:`releases`."""

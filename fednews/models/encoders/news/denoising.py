@@ -22,6 +22,7 @@ class BagOfWords(nn.Module):
     def __init__(self, words: int, dim: int, corruption: float, trainable: bool) -> None:
         super().__init__()
         self.words = WordEmbedding(words, dim, None, trainable)
+        self.words.read_whole = True
         self.bias = nn.Parameter(torch.zeros(dim), requires_grad=trainable)
         self.corruption = corruption
 
