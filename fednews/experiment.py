@@ -41,6 +41,7 @@ CHECKPOINTS = Path("mlruns") / "checkpoints"
 _SHOWN = (
     "rounds", "val_auc", "val_mrr", "val_ndcg_5", "val_ndcg_10", "epsilon_published", "epsilon_accounted",
 )  # fmt: skip
+_COUNTS = ("rounds", "impressions", "left_out_auc", "left_out_mrr_ndcg")
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,7 @@ def data_fingerprint(config: Namespace) -> str:
 def format_result(result: Result) -> str:
     """The result as a table for the terminal."""
     names = [name for name in _SHOWN if name in result.metrics] or list(result.metrics)
-    row = {name: int(value) if name == "rounds" else value for name, value in result.metrics.items()}
+    row = {name: int(value) if name.endswith(_COUNTS) else value for name, value in result.metrics.items()}
     lines = ["", format_table([row], names), "", f"run {result.run_id}"]
     if result.best_auc is not None:
         lines.insert(2, f"synthetic data: the best possible AUC is {result.best_auc:.4f}, a random ranking has 0.5000")
@@ -346,5 +347,7 @@ def _record_unfinished(run: TrackedRun, loop: FederatedLoop, error: BaseExceptio
     if loop.ledger is not None:
         with contextlib.suppress(FednewsError, OSError):
             _record(run, loop)
-    if isinstance(error, KeyboardInterrupt | SystemExit) and _local_checkpoint(run.run_id).is_file():
-        print(f"\nstopped; continue with: fednews train --resume {run.run_id}", file=sys.stderr)
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        saved = _local_checkpoint(run.run_id).is_file()
+        then = f"continue with: fednews train --resume {run.run_id}" if saved else "it left no checkpoint to go on from"
+        print(f"\nrun {run.run_id} stopped; {then}", file=sys.stderr)

@@ -125,7 +125,7 @@ def encode_by_length(model: NewsModel, news: dict[str, Tensor], least: int = 256
 
 def words_of(model: NewsModel, news: dict[str, Tensor]) -> Words | None:
     """Words of the news, columns ``[…, L]``, for :func:`few_words`; None where none is read or trained."""
-    tables = [table for table in _word_tables(model).values() if table.weight.requires_grad]
+    tables = [table for table in word_tables(model).values() if table.weight.requires_grad]
     texts = [news[name] for name in _WORDS if name in news]
     if not tables or not texts or not torch.is_grad_enabled():
         return None
@@ -138,7 +138,7 @@ def words_of(model: NewsModel, news: dict[str, Tensor]) -> Words | None:
 
 def word_rows(model: NewsModel, words: Words | None, names: Container[str]) -> dict[str, Tensor]:
     """Rows of the trained tables called ``names`` that ``words`` stand in, int64 ``[W]`` by parameter name."""
-    tables = {} if words is None else _word_tables(model)
+    tables = {} if words is None else word_tables(model)
     return {name: words.present for name, table in tables.items() if name in names and not table.read_whole}
 
 
@@ -151,14 +151,15 @@ def few_words(model: NewsModel, words: Words | None, gathered: Container[str] = 
         words: those of all news that are encoded in the block.
         gathered: names of parameters that hold the rows of ``words`` alone.
     """
-    tables = {} if words is None else _word_tables(model)
+    tables = {} if words is None else word_tables(model)
     with contextlib.ExitStack() as stack:
         for name, table in tables.items():
             stack.enter_context(table.among(words, name in gathered))
         yield
 
 
-def _word_tables(model: NewsModel) -> dict[str, WordEmbedding]:
+def word_tables(model: NewsModel) -> dict[str, WordEmbedding]:
+    """The tables of all words of the vocabulary, by the names of their parameters."""
     return {
         f"{path}.weight": module
         for path, module in model.named_modules()

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from fednews.data.features import NewsInfo
 from fednews.errors import UsageError
-from fednews.models.base import Layer, NewsModel
-from fednews.models.layers import WordEmbedding
+from fednews.models.base import Layer, NewsModel, word_tables
 from fednews.privacy.history_padding import pad_history
 from fednews.privacy.private_attention import PrivateAttention, attention_weights
 
@@ -124,11 +123,13 @@ class PrivateRecModel(NewsModel):
     def _hook(self, word: int) -> nn.Parameter:
         """Make e_0 and let every table of words give it for the padding token."""
         self._tokens, start = {}, None
-        for path, module in self.base.named_modules():
-            if isinstance(module, WordEmbedding) and path.split(".")[-1] == "words" and len(module.weight) == word + 1:
-                self._tokens["title"], start = word, module.weight[word]
-                module.register_forward_hook(self._replace_word)
-            elif hasattr(module, "get_input_embeddings"):
+        for table in word_tables(self.base).values():
+            if table.read_whole:
+                continue
+            self._tokens["title"], start = word, table.weight[word]
+            table.register_forward_hook(self._replace_word)
+        for module in self.base.modules():
+            if hasattr(module, "get_input_embeddings"):
                 token = module.config.pad_token_id or 0
                 table = module.get_input_embeddings()
                 self._tokens["title_pieces"], start = token + 1, table.weight[token]
