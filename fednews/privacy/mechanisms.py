@@ -4,7 +4,8 @@ A mechanism transforms, declares its sensitivity and noise in a `LedgerEntry`, a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -115,9 +116,12 @@ class ClippedLaplace:
                 raise FednewsError(f"{name} has {len(values)} clients and there are {len(generators)} noise generators")
             if values is updates[name]:
                 released[name] = values.clone()
-        for client, generator in enumerate(generators):
-            for name in sorted(released):
-                self._add_noise(released[name][client], generator)
+        names = sorted(released)
+        draws = self._draws([released[name][0].numel() for name in names if len(generators)], generators)
+        for client, noises in enumerate(draws):
+            for name, noise in zip(names, noises, strict=True):
+                row = released[name][client]
+                row.copy_(noise.to(row.device).view(row.shape).add_(row))  # in float64 and rounded once
         return released
 
     def clipped(self, updates: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -167,10 +171,18 @@ class ClippedLaplace:
             raise FednewsError(f"a client's update of {name} holds NaN: training has diverged; lower the learning rate")
         return clipped
 
-    def _add_noise(self, row: Tensor, generator: NoiseGenerator) -> None:
-        """Add noise in place; summed in float64 and rounded once, so the rounding is post-processing."""
-        noise = laplace_noise(row.numel(), self.scale, generator).to(row.device)
-        row.copy_(noise.view(row.shape).add_(row))
+    def _draws(self, counts: list[int], generators: Sequence[NoiseGenerator]) -> Iterator[list[Tensor]]:
+        """Each client's noises; NumPy draws for as many clients at once as torch has threads."""
+
+        def draw(generator: NoiseGenerator) -> list[Tensor]:
+            return [laplace_noise(count, self.scale, generator) for count in counts]
+
+        threads = torch.get_num_threads()
+        if threads == 1 or not all(isinstance(generator, np.random.Generator) for generator in generators):
+            yield from map(draw, generators)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            yield from pool.map(draw, generators)
 
     def _no_guarantee_reason(self) -> str | None:
         if self.scale == 0:

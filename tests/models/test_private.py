@@ -40,7 +40,10 @@ def test_the_anonymous_news_is_the_news_of_an_empty_title(synthetic_store, strea
     )
 
 
-@pytest.mark.parametrize(("base", "message"), [("fm", "no titles word by word"), ("dkn", "no vectors before")])
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [("fm", "no titles word by word"), ("ebnr", "no titles word by word"), ("dkn", "no vectors before")],
+)
 def test_bases_without_words_or_user_vectors_are_refused(synthetic_store, streams, base, message):
     with pytest.raises(UsageError, match=message):
         make(synthetic_store, streams, base)

@@ -153,6 +153,15 @@ def test_a_clients_noise_depends_neither_on_its_place_in_the_cohort_nor_on_the_o
     assert all(torch.equal(backwards[name].flip(0), released[name]) for name in released)
 
 
+def test_noise_is_the_same_whatever_the_number_of_threads(monkeypatch):
+    def released() -> dict[str, torch.Tensor]:
+        return ClippedLaplace()(updates(7), [Streams(7).numpy("noise", 0, client) for client in range(7)])
+
+    one = released()
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    assert all(torch.equal(value, one[name]) for name, value in released().items())
+
+
 def test_noise_repeats_with_its_stream_and_differs_between_rounds_and_clients():
     mechanism, zeros = ClippedLaplace(0.5, 0.2), {"weight": torch.zeros(2, 50)}
     first = mechanism(zeros, generators([0, 1]))["weight"]

@@ -148,7 +148,7 @@ class PrivateRec(ClientSampling):
         if not isinstance(model, PrivateRecModel):
             raise UsageError(
                 f"algorithm PrivateRec trains a PrivateRecModel, not {type(model).__name__}: "
-                f"set model to PrivateRecModel with base {type(model).__name__} (see experiments/model/private_nrms.yaml)"
+                f"set model to PrivateRecModel with base {type(model).__name__} (experiments/model/private_nrms.yaml)"
             )
         if self.clipped_sum and not aggregation.separate:
             raise UsageError(
