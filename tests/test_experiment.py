@@ -70,6 +70,13 @@ def test_a_run_records_everything_that_made_it_and_came_of_it(finished, syntheti
     assert provenance["packages"]["torch"]
 
 
+def test_checkpoints_lie_on_the_disk_once(finished):
+    """With the state of single clients they take gigabytes."""
+    artifacts = Path(connect().get_run(finished.run_id).info.artifact_uri.removeprefix("file://"))
+    for name in ("best.ckpt", "last.ckpt"):
+        assert Path("mlruns", "checkpoints", finished.run_id, name).samefile(artifacts / "checkpoints" / name)
+
+
 @pytest.mark.parametrize(
     "name",
     ["loss", "clients", "samples", "bytes_up", "bytes_down", "client_seconds", "server_seconds", "round_seconds",
@@ -190,6 +197,21 @@ def test_a_stopped_run_is_killed_and_its_resume_equals_the_uninterrupted_one(pla
     for name in ("loss", "epsilon_accounted"):
         whole, part = (metric_history(client, run, name) for run in (finished.run_id, run_id))
         assert part[3] == whole[3]
+
+
+def test_a_run_stopped_before_its_first_checkpoint_says_so(place):
+    process = fednews("train", "--config", "exp.yaml", "--name", "early", "--trainer.max_steps", "4000",
+                      "--trainer.val_check_interval", "4000")  # fmt: skip
+    deadline, runs = time.time() + 120, []
+    while not runs or "loss" not in runs[0].data.metrics:
+        assert time.time() < deadline
+        time.sleep(0.2)
+        experiment = connect().get_experiment_by_name("early")
+        runs = connect().search_runs([experiment.experiment_id]) if experiment else []
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"run {runs[0].info.run_id} stopped; it left no checkpoint" in err
 
 
 def test_resume_goes_on_in_the_same_run_and_ends_like_the_uninterrupted_one(place, finished, tmp_path):
