@@ -35,7 +35,9 @@ trainer: {{max_steps: 6, val_check_interval: 3, accelerator: cpu, enable_progres
 def place(tmp_path_factory, synthetic_store) -> Path:
     """A working directory with an experiment file; runs of these tests are tracked there."""
     folder = tmp_path_factory.mktemp("place")
-    (folder / "exp.yaml").write_text(EXPERIMENT.format(store=synthetic_store.path))
+    whole = EXPERIMENT.format(store=synthetic_store.path)
+    (folder / "exp.yaml").write_text(whole)
+    (folder / "small.yaml").write_text("".join(line for line in whole.splitlines(True) if "algorithm" not in line))
     return folder
 
 
@@ -110,6 +112,14 @@ def test_lightnings_precisions_work(precision):
     assert down == 5 * width * sum(
         p.numel() for p in load_model(connect(), result.run_id).parameters() if p.requires_grad
     )
+
+
+@pytest.mark.parametrize("algorithm", ["APFL", "CFL", "Ditto", "FedPer", "Finding", "PFedMe", "SCAFFOLD"])
+def test_methods_with_several_models_work_in_double(algorithm):
+    own = {"Finding": ["--algorithm.groups", "2"]}.get(algorithm, ["--algorithm.local_steps", "2"])
+    options = ["--trainer.precision", "64-true", "--trainer.max_steps", "2", "--algorithm", algorithm, *own]
+    metrics = train(parse(["--config", "small.yaml", *options])).metrics
+    assert 0 < metrics["val_auc"] < 1
 
 
 def test_the_ledger_is_an_artifact_with_all_readings(finished):

@@ -118,6 +118,7 @@ class ModelPerUser(Scorer):
         self.parameters_of = parameters_of
         self.shared = catalogue.encode(model)
         self.news_parameters = model.news_parameters()
+        self._like = dict(model.named_parameters())
 
     def score(self, batch: ImpressionBatch) -> Tensor:
         user = batch.user[batch.impression_history]
@@ -125,11 +126,15 @@ class ModelPerUser(Scorer):
         scores = None
         for number in user.unique().tolist():
             part = of_impressions(batch, (user == number).nonzero().flatten())
-            own = self.parameters_of(number - 1) if number else {}
+            own = self._own(number - 1) if number else {}
             found = score_batch(self.model, self._vectors(own, part), part, own)
             scores = found.new_zeros(len(owner)) if scores is None else scores
             scores[owner == number] = found
         return scores
+
+    def _own(self, client: int) -> Parameters:
+        """In the model's type, whichever one they are kept in."""
+        return {name: value.to(self._like[name].dtype) for name, value in self.parameters_of(client).items()}
 
     def _vectors(self, own: Parameters, part: ImpressionBatch) -> Tensor:
         if self.news_parameters.isdisjoint(own):

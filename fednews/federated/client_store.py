@@ -67,9 +67,9 @@ class ClientStore:
         Raises:
             FednewsError: the file cannot grow.
         """
-        none = torch.empty(len(clients), 0, device=clients.device)
+        none = torch.empty(len(clients), 0, device=clients.device)  # of torch's default type, which may be float64
         parts = [values[name].detach().float().reshape(len(clients), -1) for name in self._default]
-        rows = torch.cat([none, *parts], 1).cpu().numpy()
+        rows = torch.cat([none, *parts], 1).float().cpu().numpy()
         for client, row in zip(clients.tolist(), rows, strict=True):
             self._write(self._rows.setdefault(client, len(self._rows)) * row.nbytes, row)
 

@@ -38,14 +38,15 @@ class GroupModels:
         self._append(start)
         self.optimizers[-1].load_state_dict(copy.deepcopy(optimizer.state_dict()))
 
-    def to(self, device: torch.device) -> None:
-        """Move everything to ``device``."""
+    def follow(self, shared: dict[str, Tensor]) -> None:
+        """Move everything to the device of the shared parameters, and into their type, which Lightning may change."""
         for own, optimizer in zip(self.parameters, self.optimizers, strict=True):
-            if all(value.device == device for value in own.values()):
+            like = {name: (shared[name].device, shared[name].dtype) for name in own}
+            if all((value.device, value.dtype) == like[name] for name, value in own.items()):
                 continue
-            for value in own.values():
-                value.data = value.data.to(device)
-            optimizer.load_state_dict(optimizer.state_dict())  # moves moments to where their parameters are
+            for name, value in own.items():
+                value.data = value.data.to(*like[name])
+            optimizer.load_state_dict(optimizer.state_dict())  # takes moments to where their parameters are
 
     def step(self, group: int, update: dict[str, Tensor], like: Optimizer) -> None:
         """Descend ``update`` with the learning rate and other settings that optimiser ``like`` has now."""

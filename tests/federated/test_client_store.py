@@ -74,6 +74,17 @@ def test_values_are_written_in_single_precision_and_read_in_the_defaults_type(de
     assert same(store.read(torch.tensor([3])), {name: value.float().double() for name, value in written.items()})
 
 
+def test_values_are_single_whatever_torchs_default_type_is(default):
+    """Lightning's ``64-true`` changes it."""
+    store, written = ClientStore(default), values([1])
+    torch.set_default_dtype(torch.float64)
+    try:
+        store.write(torch.tensor([1]), written)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(value, written[name]) for name, value in store.read(torch.tensor([1])).items())
+
+
 def test_the_file_is_as_long_as_the_rows_in_use_and_lies_where_it_was_told_to(default, tmp_path):
     store = ClientStore(default, folder=tmp_path)
     store.write(torch.tensor([10**9, 5, 7]), values([10**9, 5, 7]))

@@ -127,7 +127,7 @@ class CFL(ClientSampling):
         self._sums, self._planned = {}, []
         if cohort is None:
             return work.sum(())
-        self._models.to(cohort.clients.device)
+        self._models.follow(trainable(model))
         self._sort_in(model, cohort)
         for cluster in np.unique(self._cluster_of(cohort)).tolist():
             part = self._part(cohort, cluster)
@@ -215,7 +215,7 @@ class CFL(ClientSampling):
         return metrics
 
     def scorer(self, model: NewsModel, catalogue: Catalogue) -> Scorer:
-        self._models.to(next(model.parameters()).device)
+        self._models.follow(trainable(model))
         cluster = torch.from_numpy(np.append(0, self._cluster)).to(catalogue.device)  # 0: no training data
 
         def assign(batch: ImpressionBatch) -> Tensor:

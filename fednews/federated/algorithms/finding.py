@@ -158,7 +158,7 @@ class Finding(ClientSampling):
         self._drawn = np.unique(self.grouping.labels[selection.draw.clients]).tolist()
 
     def aggregate(self, model: NewsModel, cohort: Cohort | None, work: Round) -> Aggregate:
-        self._models.to(next(model.parameters()).device)
+        self._models.follow(trainable(model))
         if work.number % self.interpolate_every == 0:
             self._models.interpolate(trainable(model), self._lambdas(work.number))
         self._sums = {group: work.sum(self._uploads(model, cohort, group, work)) for group in self._drawn}
@@ -235,7 +235,7 @@ class Finding(ClientSampling):
     def scorer(self, model: NewsModel, catalogue: Catalogue) -> Scorer:
         if not self.grouping.rounds:
             return SharedModel(model, catalogue)
-        self._models.to(next(model.parameters()).device)
+        self._models.follow(trainable(model))
         assign = NearestGroup(model, catalogue, self.grouping, self.vectors.clipped)
         return ModelPerGroup(model, catalogue, self._models.parameters, assign)
 

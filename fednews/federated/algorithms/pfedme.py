@@ -30,7 +30,8 @@ class PFedMe(PersonalModels, FedAvg):
         local_steps: R, local rounds.
         local_lr: eta, the rate at which the client's copy follows its personal model.
         inner_steps: K, steps of gradient descent for one personal model, each over all samples of the client.
-        inner_lr: the learning rate of those steps; they diverge where it exceeds 2 / lam.
+        inner_lr: the learning rate of those steps; they diverge where it exceeds 2 / lam, and above 1 / lam each goes
+            past the proximal point, so that what few of them reach may lie up the slope.
         lam: lambda; the smaller, the more personal.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
@@ -46,7 +47,7 @@ class PFedMe(PersonalModels, FedAvg):
         local_steps: int = 5,
         local_lr: float = 0.005,
         inner_steps: int = 5,
-        inner_lr: float = 0.1,
+        inner_lr: float = 0.05,
         lam: float = 15.0,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
