@@ -83,7 +83,7 @@ class LocalClients:
             gradients, losses = self.gradients(local)
             first = losses if first is None else first
             step = gradients if direction is None else direction(gradients, local)
-            local = {name: torch.sub(value, step[name], alpha=lr) for name, value in local.items()}
+            local = stepped(local, step, lr)
         return local, first
 
     def updates(self, updates: Parameters, losses: Tensor) -> ClientUpdates:
@@ -116,6 +116,11 @@ def at_rows(parameters: Parameters, rows: Parameters) -> Parameters:
     """Parameters, of which the tables named in ``rows`` have these rows alone."""
     values = ((name, value.detach()) for name, value in parameters.items())
     return {name: value.index_select(0, rows[name]) if name in rows else value for name, value in values}
+
+
+def stepped(parameters: Parameters, direction: Parameters, lr: float) -> Parameters:
+    """One step of size ``lr`` against ``direction``; the memory is gone through once."""
+    return {name: torch.sub(value, direction[name], alpha=lr) for name, value in parameters.items()}
 
 
 def proximal(strength: float, anchor: Parameters) -> Direction:
@@ -182,11 +187,12 @@ class _Pieces(torch.nn.Module):
         rows: Tensor,
         candidates: Tensor,
     ) -> Tensor:
-        with section("news_encoder"), few_words(self.model, self.words, self.gathered):
-            vectors = torch.cat([self.model.encode_news(piece) for piece in pieces])
-        with section("user_encoder"):
-            users = self.model.encode_user(vectors[history], mask, user)
-        return self.model.score(users[rows], vectors[candidates])
+        with few_words(self.model, self.words, self.gathered):  # users too: PrivateRec encodes its anonymous news there
+            with section("news_encoder"):
+                vectors = torch.cat([self.model.encode_news(piece) for piece in pieces])
+            with section("user_encoder"):
+                users = self.model.encode_user(vectors[history], mask, user)
+            return self.model.score(users[rows], vectors[candidates])
 
 
 def _like(order: Tensor, column: Tensor) -> Tensor:

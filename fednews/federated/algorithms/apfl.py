@@ -13,7 +13,7 @@ from fednews.evaluation.scorers import Catalogue, ModelPerUser, Scorer
 from fednews.federated.algorithms.fedavg import FedAvg
 from fednews.federated.client_store import ClientStore
 from fednews.federated.clients import trainable
-from fednews.federated.local import LocalClients, Parameters, Reduction, local_clients
+from fednews.federated.local import LocalClients, Parameters, Reduction, local_clients, stepped
 from fednews.federated.personal import PersonalModels
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
@@ -88,8 +88,7 @@ class APFL(PersonalModels, FedAvg):
             if self.adaptive and step == 0:
                 slope = sum(((own[name] - local[name]) * x).reshape(len(x), -1).sum(1) for name, x in mixed.items())
                 alpha = (alpha - self.local_lr * slope).clamp(0, 1)
-            own = {name: value - self.local_lr * towards[name] for name, value in own.items()}
-            local = {name: value - self.local_lr * gradients[name] for name, value in local.items()}
+            own, local = stepped(own, towards, self.local_lr), stepped(local, gradients, self.local_lr)
         return local, own, alpha, first
 
     def scorer(self, model: NewsModel, catalogue: Catalogue) -> Scorer:
