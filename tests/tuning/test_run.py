@@ -25,6 +25,7 @@ from fednews.tuning.launch import open_study, run_sweep
 from fednews.tuning.study import SweepStudy
 
 TWO = {"val_auc": "maximize", "epsilon_published": "minimize"}
+ROUNDS = 30
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -63,12 +64,23 @@ def wait_for(condition, seconds: float = 240) -> None:
 
 
 def in_training(study: SweepStudy) -> list[dict]:
-    """Owners of trials that have a tracked run and no end."""
-    return [t.user_attrs["owner"] for t in study.trials(TrialState.RUNNING) if "run_id" in t.user_attrs]
+    """Owners of trials that have trained some of their rounds, less than half of ROUNDS.
+
+    Two workers keep step: when one's trial ends the other's is about to, and a signal would come too late to interrupt it.
+    """
+    client, running = connect(), study.trials(TrialState.RUNNING)
+    known = [trial.user_attrs for trial in running if "run_id" in trial.user_attrs]
+    return [
+        attrs["owner"] for attrs in known if 0 < len(metric_history(client, attrs["run_id"], "loss")) < ROUNDS // 2
+    ]
+
+
+def deaths(study: SweepStudy) -> list[int]:
+    return [trial.user_attrs["deaths"] for trial in study.trials() if "deaths" in trial.user_attrs]
 
 
 def test_killed_workers_and_a_killed_launcher_lose_and_double_nothing(write, place):
-    name = write("killed.yaml", objectives=TWO, trials=5, config={"trainer": {"max_steps": 20}})
+    name = write("killed.yaml", objectives=TWO, trials=5, config={"trainer": {"max_steps": ROUNDS}})
     study = open_study(name, create=True)
     server.prepare()
     launcher = multiprocessing.get_context("forkserver").Process(target=launch_in, args=(place, name))
@@ -76,9 +88,9 @@ def test_killed_workers_and_a_killed_launcher_lose_and_double_nothing(write, pla
     wait_for(lambda: study.finished() >= 1 and in_training(study))
     victim = in_training(study)[0]["pid"]
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: study.finished() >= 2 and in_training(study))
-    deaths = [trial.user_attrs["deaths"] for trial in study.trials() if "deaths" in trial.user_attrs]
-    assert deaths == [1], "the launcher has found the dead worker's trial by itself"
+    # The launcher finds the dead worker's trial by itself.
+    wait_for(lambda: study.finished() >= 2 and deaths(study) and in_training(study))
+    assert deaths(study) == [1]
     workers = {owner["pid"] for owner in in_training(study)}
     assert victim not in workers
     launcher.kill()
@@ -94,7 +106,7 @@ def test_killed_workers_and_a_killed_launcher_lose_and_double_nothing(write, pla
     resumed = [run for run in children(study) if "fednews.resumed" in run.data.tags]
     assert resumed, "an interrupted trial goes on in its own run"
     for run in children(study):
-        assert sorted(metric_history(client, run.info.run_id, "loss")) == list(range(1, 21))
+        assert sorted(metric_history(client, run.info.run_id, "loss")) == list(range(1, ROUNDS + 1))
     run_sweep(name, workers=2)
     check_whole(study, 5)
 
@@ -106,7 +118,7 @@ def launch_in(folder: Path, name: str) -> None:
 
 
 def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(write, capsys):
-    name = write("stopped.yaml", trials=3, config={"trainer": {"max_steps": 20}})
+    name = write("stopped.yaml", trials=3, config={"trainer": {"max_steps": ROUNDS}})
     study = open_study(name, create=True)
 
     def interrupt() -> None:
