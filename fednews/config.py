@@ -104,6 +104,7 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--delta", type=float, default=DEFAULT_DELTA, help="delta at which epsilon is stated")
     parser.add_class_arguments(NewsDataModule, "data")
     parser.add_argument("--model", type=Callable[[NewsInfo], NewsModel], required=True, help="recommender")
+    parser.add_argument("--compile", type=bool, default=False, help="compile the model's encoders with torch.compile")
     parser.add_subclass_arguments(Algorithm, "algorithm", required=True, help="federated method")
     parser.add_subclass_arguments(Aggregation, "aggregation", required=False, help="how updates travel to their sum")
     parser.set_defaults({"aggregation": {"class_path": "fednews.aggregation.plain.Plain"}})

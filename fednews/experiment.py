@@ -23,6 +23,7 @@ from fednews.data.store import Store
 from fednews.errors import FednewsError, UsageError
 from fednews.evaluation.evaluate import evaluate
 from fednews.federated.loop import FederatedLoop
+from fednews.models.compiled import compile_encoders
 from fednews.progress import RoundProgress
 from fednews.streams import Streams
 from fednews.tracking.lookup import download_artifact, read_artifact, resolve_run
@@ -87,6 +88,8 @@ def build(config: Namespace) -> tuple[FederatedLoop, NewsDataModule]:
     info = parts.data.bind(streams)
     with streams.torch_global("model_init"):
         model = parts.model(info)
+    if config.compile:
+        compile_encoders(model)
     parts.data.read(model.inputs, model.tokenizer)
     loop = FederatedLoop(
         algorithm=parts.algorithm,

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from fednews.data.tables import BehaviorRow, NewsRow
 from fednews.errors import FednewsError
 from fednews.experiment import Result, train
 from fednews.federated.loop import FederatedLoop
+from fednews.models.compiled import compile_encoders
 from fednews.tracking.lookup import download_artifact, metric_history, read_artifact, resolve_run
 from fednews.tracking.model import load_model
 from fednews.tracking.store import connect
@@ -103,15 +105,26 @@ def test_the_last_round_is_evaluated_whatever_the_interval(place):
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
-def test_lightnings_precisions_work(precision):
+def test_lightnings_precisions_work(finished, precision):
     result = train(parse(["--config", "exp.yaml", "--trainer.precision", precision, "--trainer.max_steps", "3"]))
     whole = metric_history(connect(), result.run_id, "loss")
-    assert sorted(whole) == [1, 2, 3]
+    expected = metric_history(connect(), finished.run_id, "loss")
+    assert whole == pytest.approx({step: expected[step] for step in (1, 2, 3)}, rel=0.02)
     width = {"bf16-mixed": 4, "64-true": 8}[precision]
     down = metric_history(connect(), result.run_id, "bytes_down")[1]
     assert down == 5 * width * sum(
         p.numel() for p in load_model(connect(), result.run_id).parameters() if p.requires_grad
     )
+
+
+def test_a_compiled_model_trains_as_the_model_does(monkeypatch):
+    # Eager kernels, for the C++ compiler takes minutes; tests/models/test_compiled.py has it.
+    monkeypatch.setattr("fednews.experiment.compile_encoders", partial(compile_encoders, backend="aot_eager"))
+    plain = ["--algorithm.clip", "null", "--algorithm.noise_scale", "0", "--trainer.max_steps", "3"]
+    eager, compiled = (train(parse(["--config", "exp.yaml", *plain, "--compile", on])) for on in ("false", "true"))
+    first, second = (metric_history(connect(), run.run_id, "loss") for run in (eager, compiled))
+    assert second == pytest.approx(first, rel=1e-4)
+    assert compiled.metrics["val_auc"] == pytest.approx(eager.metrics["val_auc"], abs=1e-3)
 
 
 @pytest.mark.parametrize("algorithm", ["APFL", "CFL", "Ditto", "FedPer", "Finding", "PFedMe", "SCAFFOLD"])

@@ -133,13 +133,6 @@ def test_every_model_overfits_a_few_samples(make_model, cohort):
     assert auc > 0.95
 
 
-def test_a_model_can_be_compiled(make_model, cohort):
-    """Traced and differentiated, but run by eager kernels: the C++ compiler takes a minute and adds nothing here."""
-    model = make_model().eval()
-    compiled = torch.compile(model, backend="aot_eager")
-    torch.testing.assert_close(scores(compiled, cohort), scores(model, cohort), rtol=1e-5, atol=1e-6)
-
-
 def test_a_model_runs_in_half_precision(make_model, cohort):
     model = make_model(dropout=0.0).to(torch.bfloat16)
     losses = click_losses(scores(model, cohort))
