@@ -66,13 +66,11 @@ def wait_for(condition, seconds: float = 240) -> None:
 def in_training(study: SweepStudy) -> list[dict]:
     """Owners of trials that have trained some of their rounds, less than half of ROUNDS.
 
-    Two workers keep step: when one's trial ends the other's is about to, and a signal would come too late to interrupt it.
+    Two workers keep step: when one's trial ends the other's is about to, and a signal would come too late for it.
     """
     client, running = connect(), study.trials(TrialState.RUNNING)
     known = [trial.user_attrs for trial in running if "run_id" in trial.user_attrs]
-    return [
-        attrs["owner"] for attrs in known if 0 < len(metric_history(client, attrs["run_id"], "loss")) < ROUNDS // 2
-    ]
+    return [attrs["owner"] for attrs in known if 0 < len(metric_history(client, attrs["run_id"], "loss")) < ROUNDS // 2]
 
 
 def deaths(study: SweepStudy) -> list[int]:
