@@ -64,7 +64,13 @@ from fednews.federated.algorithms.base import Algorithm
 from fednews.models.base import NewsModel
 from fednews.privacy.accounting import DEFAULT_DELTA
 
-_PARTS = {"model": NewsModel, "algorithm": Algorithm, "aggregation": Aggregation}
+_PARTS = {
+    "model": NewsModel,
+    "algorithm": Algorithm,
+    "aggregation": Aggregation,
+    "optimizer": Optimizer,
+    "scheduler": LRScheduler,
+}
 _OURS = {"logger", "callbacks", "plugins", "default_root_dir", "enable_checkpointing", "profiler"}
 _TRAINER_DEFAULTS = {
     "trainer.max_steps": 100,
@@ -263,6 +269,8 @@ def _explain(message: str, parser: ArgumentParser) -> str:
     unknown = next((found[1] for pattern in _UNKNOWN_KEY if (found := re.search(pattern, line))), None)
     if unknown is None:
         return line.replace("Parser key", "configuration key")
+    if (part := re.search(_PART, message)) and "." not in unknown:
+        unknown = f"{part[1]}.{unknown}"
     known = _known_keys(parser)
     leaves = {key.rsplit(".", 1)[-1]: key for key in known}
     near = difflib.get_close_matches(unknown, known, 1) or [
@@ -272,6 +280,7 @@ def _explain(message: str, parser: ArgumentParser) -> str:
 
 
 _OUT_OF_RANGE = r'"([\w.]+)": Not of type \w+: (\S+) does not conform to restriction ([^"]+?)(?:\. Got value.*)?$'
+_PART = r'Parser key "([\w.]+)"'
 _UNKNOWN_KEY = (
     r"[Oo]ption '([\w.]+)' is not accepted",
     r"does not accept option '([\w.]+)'",
@@ -286,17 +295,15 @@ def _innermost(message: str) -> str:
     if not errors:
         return message
     bullets = re.split(r"\n\s*- ", listed.split("Given value")[0])
-    key = re.search(r'Parser key "([\w.]+)"', message)
+    key = re.search(_PART, message)
     return (f"{key[1]}: " if key else "") + next((b for b in bullets if b.strip() and "NoneType" not in b), message)
 
 
 def _explain_class(name: str, message: str) -> str:
-    part = re.search(r'Parser key "([\w.]+)"', message)
-    bases = {**_PARTS, "optimizer": Optimizer, "scheduler": LRScheduler}
+    part = re.search(_PART, message)
     key = part[1].split(".")[0] if part else ""
-    known = (
-        sorted(cls.__name__ for cls in _subclasses(bases[key]) if not inspect.isabstract(cls)) if key in bases else []
-    )
+    classes = _subclasses(_PARTS[key]) if key in _PARTS else ()
+    known = sorted(cls.__name__ for cls in classes if not inspect.isabstract(cls))
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}" if known else "give its import path"
     return f"{key or 'configuration'}: there is no class '{name}': {hint}"

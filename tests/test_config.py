@@ -41,7 +41,9 @@ def test_another_class_drops_the_settings_of_the_one_before(tmp_path):
     ("extra", "message"),
     [
         (["--sed", "1"], "unknown configuration key 'sed': did you mean 'seed'"),
-        (["--algorithm.clp", "1"], "unknown configuration key 'clp': did you mean 'algorithm.clip'"),
+        (["--algorithm.clp", "1"], "unknown configuration key 'algorithm.clp': did you mean 'algorithm.clip'"),
+        (["--algorithm", "PFedMe", "--algorithm.inner_stepz", "2"], "did you mean 'algorithm.inner_steps'"),
+        (["--optimizer.lrr", "1"], "unknown configuration key 'optimizer.lrr': did you mean 'optimizer.lr'"),
         (["--model.head", "1"], "did you mean 'model.heads'"),
         (["--data.negativs", "1"], "did you mean 'data.negatives'"),
         (["--trainer.max_step", "1"], "did you mean 'trainer.max_steps'"),
