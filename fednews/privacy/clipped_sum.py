@@ -1,16 +1,17 @@
 """User-level privacy of a sum: clients clip their whole updates, and the sum is noisy (McMahan et al. 2018).
 
 The noise is the clients' own: each of n adds a share of variance 1/n, so that nobody is trusted with it; the server
-must see the sum alone. The loss that a round reports is part of the clipped and noised vector, and no sample count is
-sent.
+must see the sum alone, whose noise a simulation may therefore draw at once. The loss that a round reports is part of
+the clipped and noised vector, and no sample count is sent.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from fednews.aggregation.updates import ClientUpdates
+from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.errors import FednewsError, UsageError
 from fednews.privacy.entry import LedgerEntry
 
@@ -40,13 +41,13 @@ class ClippedSum:
         self.noise_multiplier = noise_multiplier
 
     def __call__(
-        self, part: ClientUpdates, generators: list[torch.Generator], clients: int, bound: float
+        self, part: ClientUpdates, generators: Sequence[torch.Generator], clients: int, bound: float
     ) -> ClientUpdates:
         """What the clients upload: every client weighs the same, and counts as one sample with its noisy mean loss.
 
         Args:
             part: single clients' updates.
-            generators: one per client of the part.
+            generators: one per client of the part; none where :meth:`add_noise` adds to the sum instead.
             clients: n, all clients of the round.
             bound: that a mean loss is cut to.
 
@@ -58,18 +59,19 @@ class ClippedSum:
             raise FednewsError("a client's update is not finite: training has diverged; lower the learning rate")
         factor = (self.clip_norm * math.sqrt(1 - _LOSS_SHARE) / norms).clamp(max=1.0)
         mean = (part.loss.double() / part.samples.clamp(min=1)).clamp(0, bound)
-        unit = self.clip_norm * math.sqrt(_LOSS_SHARE) / bound
-        updates = {name: torch.empty_like(value) for name, value in part.updates.items()}
-        loss = mean * unit
+        updates = {
+            name: (factor.view(-1, *[1] * (value.dim() - 1)) * value.double()).to(value.dtype)
+            for name, value in part.updates.items()
+        }
         for row, generator in enumerate(generators):
-            for name in sorted(updates):
-                clipped = part.updates[name][row].double() * factor[row]
-                updates[name][row] = clipped + self._share(clipped.shape, clients, generator)
-            loss[row] += self._share((), clients, generator)
+            share = {name: updates[name][row] for name in sorted(updates)}
+            self._add(share, mean[row], bound, generator, 1 / math.sqrt(clients))
         ones = torch.ones_like(part.weights)
-        return ClientUpdates(
-            part.clients, updates, ones, (loss / unit).to(part.loss.dtype), torch.ones_like(part.samples)
-        )
+        return ClientUpdates(part.clients, updates, ones, mean.to(part.loss.dtype), torch.ones_like(part.samples))
+
+    def add_noise(self, sums: Aggregate, bound: float, generator: torch.Generator) -> None:
+        """Add to a round's sums of clipped updates, in place, what the clients' shares of the noise sum up to."""
+        self._add({name: sums.total[name] for name in sorted(sums.total)}, sums.loss, bound, generator)
 
     def entry(self, coordinates: int, drawn: int = 0, population: int = 0) -> LedgerEntry:
         """Declare one round's sum; ``drawn`` of ``population`` clients take part, in secret, where they are given."""
@@ -93,7 +95,16 @@ class ClippedSum:
             population=population,
         )
 
-    def _share(self, shape: tuple[int, ...], clients: int, generator: torch.Generator) -> Tensor:
-        deviation = self.clip_norm * self.noise_multiplier / math.sqrt(clients)
-        noise = torch.randn(shape, dtype=torch.float64, device=generator.device, generator=generator)
-        return noise * deviation
+    def _add(
+        self, values: dict[str, Tensor], loss: Tensor, bound: float, generator: torch.Generator, share: float = 1.0
+    ) -> None:
+        deviation = share * self.clip_norm * self.noise_multiplier
+        for value in values.values():
+            noise = _normal(value.shape, generator).mul_(deviation)
+            value.copy_(noise.add_(value))  # in float64 and rounded once
+        unit = self.clip_norm * math.sqrt(_LOSS_SHARE) / bound
+        loss += _normal((), generator).to(loss.device) * deviation / unit
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, device=generator.device, generator=generator)

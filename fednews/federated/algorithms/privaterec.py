@@ -25,10 +25,11 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import torch
 from torch.optim import Optimizer
 
 from fednews.aggregation.base import Aggregation
-from fednews.aggregation.updates import ClientUpdates
+from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.data.cohort import Cohort, CohortSource
 from fednews.errors import UsageError
 from fednews.federated.algorithms.base import ClientSampling, Selection
@@ -51,6 +52,7 @@ from fednews.privacy.clipped_sum import ClippedSum
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.label_permutation import LABELS, LabelMechanism, LabelPermutation
 from fednews.privacy.private_attention import Activation, Calibration, Noise, PrivateAttention, Sensitivity
+from fednews.timing import section
 
 Upload = Literal["published", "stop_gradient", "clipped_noised"]
 
@@ -178,6 +180,13 @@ class PrivateRec(ClientSampling):
     def begin_round(self, source: CohortSource, selection: Selection) -> None:
         self._pending = list(self._releases(source, selection))
 
+    def aggregate(self, model: PrivateRecModel, cohort: Cohort | None, work: Round) -> Aggregate:
+        sums = super().aggregate(model, cohort, work)
+        if self.clipped_sum and work.sums_only and cohort is not None:
+            with section("privacy"):
+                self.clipped_sum.add_noise(sums, bound_of_loss(self.negatives), self._noise(work, cohort))
+        return sums
+
     def client_updates(self, model: PrivateRecModel, cohort: Cohort, work: Round) -> Iterator[ClientUpdates]:
         stop = self.upload == "stop_gradient"
         cohort, users = private_cohort(cohort, work, self.attention, self.history_length, self.per_sample, stop)
@@ -186,9 +195,16 @@ class PrivateRec(ClientSampling):
             yield from _privately(model, users, parts)
             return
         for part in _privately(model, users, client_gradients(model, cohort, self.loss, self.clients_at_once)):
-            clients = cohort.clients[part.clients].tolist()
-            noise = [work.streams.torch("update_noise", work.number, c, device=cohort.clients.device) for c in clients]
-            yield self.clipped_sum(part.whole(trainable(model)), noise, len(cohort), bound_of_loss(self.negatives))
+            with section("privacy"):
+                clients = () if work.sums_only else cohort.clients[part.clients].tolist()
+                noise = [self._noise(work, cohort, client) for client in clients]
+                part = part.whole(trainable(model))
+                part = self.clipped_sum(part, noise, len(cohort), bound_of_loss(self.negatives))
+            yield part
+
+    @staticmethod
+    def _noise(work: Round, cohort: Cohort, *client: int) -> torch.Generator:
+        return work.streams.torch("update_noise", work.number, *client, device=cohort.clients.device)
 
     def release(self, coordinates: int) -> LedgerEntry:
         """The upload; what it is made of is in :meth:`releases`."""

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from fednews.aggregation.plain import Plain, plain_sum
 from fednews.aggregation.secagg.aggregation import SecureAggregation
@@ -15,7 +16,7 @@ from fednews.federated.algorithms.dp_fedrec import DPFedRec
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
 from fednews.federated.algorithms.privaterec import PrivateRec
 from fednews.federated.clients import client_gradients, fused_gradient, trainable
-from fednews.federated.private_draws import history_uses, private_cohort, shares
+from fednews.federated.private_draws import bound_of_loss, history_uses, private_cohort, shares
 from fednews.federated.round import Round
 from fednews.models.base import click_losses
 from fednews.models.private import PrivateRecModel
@@ -311,6 +312,23 @@ def test_upload_noise_on_the_sum_has_the_stated_deviation_and_clips_hold(cohorts
         assert (torch.stack([norms, unit]).norm(dim=0) <= 0.01 * (1 + 1e-6)).all()
     noise = torch.cat([(sums[0][name] - sums[1][name]).flatten() for name in sums[0]]).double()
     assert float(noise.std()) == pytest.approx(0.03, rel=4 / math.sqrt(2 * len(noise)))
+
+
+@pytest.mark.parametrize("sums_only", [False, True])
+def test_the_sums_noise_has_the_stated_deviation_whether_drawn_at_once_or_by_the_clients(cohorts, model, sums_only):
+    sums = []
+    for multiplier in (3.0, 0.0):
+        algorithm = PrivateRec(6, **NOISELESS, upload="clipped_noised", clip_norm=0.01, noise_multiplier=multiplier)
+        algorithm.setup(model, cohorts, None)
+        cohort = cohorts.cohort(algorithm.select(cohorts, 0).draw)
+        work = dataclasses.replace(work_of(cohorts, separate=True), sums_only=sums_only)
+        work = dataclasses.replace(work, sum=lambda parts: plain_sum(parts, trainable(model)))
+        sums.append(algorithm.aggregate(model, cohort, work))
+    noise = torch.cat([(sums[0].total[name] - sums[1].total[name]).flatten() for name in sums[0].total]).double()
+    assert stats.kstest(noise.numpy(), "norm", args=(0, 0.03)).pvalue > 1e-3
+    loss_unit = 0.01 / 4 / bound_of_loss(cohorts.negatives)
+    assert 0 < abs(float(sums[0].loss - sums[1].loss)) < 5 * 0.03 / loss_unit
+    assert sums[0].weight == sums[1].weight == 6
 
 
 def test_uploads_that_need_a_sum_and_models_without_basis_are_refused_before_a_run(cohorts, model, nrms):
