@@ -187,7 +187,9 @@ class _Pieces(torch.nn.Module):
         rows: Tensor,
         candidates: Tensor,
     ) -> Tensor:
-        with few_words(self.model, self.words, self.gathered):  # users too: PrivateRec encodes its anonymous news there
+        # Words for users too: PrivateRec encodes its anonymous news there. Eager, because compiled modules under vmap
+        # would not be compiled, and would stay so for evaluation.
+        with few_words(self.model, self.words, self.gathered), torch.compiler.set_stance("force_eager"):
             with section("news_encoder"):
                 vectors = torch.cat([self.model.encode_news(piece) for piece in pieces])
             with section("user_encoder"):

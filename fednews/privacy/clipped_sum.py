@@ -88,7 +88,7 @@ class ClippedSum:
             noise="gaussian" if scale else "none",
             noise_scale=scale,
             published_epsilon=0.0,
-            published_source="Liu et al. 2022 do not know this upload",
+            published_source="Liu et al. 2022 do not know this upload; it adds nothing to their figure",
             server_sees=("the noisy sum over the round's clients", *([secret] if drawn else [])),
             no_guarantee_reason=None if scale else "no noise is added: the sum is released as it is",
             drawn=drawn,

@@ -18,8 +18,14 @@ from fednews.privacy.entry import LedgerEntry
 READINGS = ("published", "accounted")
 SCOPES = ("round", "total")
 
+_KNOWN_SAMPLING = (
+    "Composed over the rounds that a client really took part in; the server knows them, so sampling amplifies nothing."
+)
+_SECRET_SAMPLING = (
+    "Entries with drawn and population count every round for every client, amplified by sampling: they hold for those "
+    "who do not know which clients were drawn, and not for the server."
+)
 ASSUMPTIONS = (
-    "Composed over the rounds that a client really took part in; the server knows them, so sampling amplifies nothing.",
     "Noise is treated as real-valued: attacks on floating-point rounding (Mironov 2012) are outside the figure.",
     "Only the entries listed are accounted: data that a run uses for choosing settings or rounds is not.",
 )
@@ -101,8 +107,12 @@ class PrivacyLedger:
             },
             "entries": [self._entry_report(index, delta) for index in range(len(self.entries))],
             "server_sees": sorted({seen for entry in self.entries for seen in entry.server_sees}),
-            "assumptions": list(ASSUMPTIONS),
+            "assumptions": [*self._sampling(), *ASSUMPTIONS],
         }
+
+    def _sampling(self) -> list[str]:
+        kinds = sorted({bool(entry.drawn) for entry in self.entries})
+        return [_SECRET_SAMPLING if secret else _KNOWN_SAMPLING for secret in kinds]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as tensors and plain values that ``torch.load(weights_only=True)`` accepts."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from fednews.federated.clients import fused_gradient
+from fednews.federated.clients import client_gradients, fused_gradient
 from fednews.models.compiled import compile_encoders
 
 
@@ -21,6 +21,9 @@ def check_equal_results(model, cohort, backend: str) -> None:
     counters.clear()
     compile_encoders(model, backend)
     assert list(model.state_dict()) == names
+    with torch.random.fork_rng():
+        list(client_gradients(model, cohort, "sum", 4))
+    assert not counters["frames"], "clients' own gradients are not compiled, and keep nothing else from it"
     compiled = fused_gradient(model, cohort, "sum")
     assert counters["frames"]["ok"] > 0, "something was compiled"
     torch.testing.assert_close(compiled.loss, eager.loss)

@@ -21,7 +21,7 @@ from fednews.privacy.entry import LedgerEntry
 from fednews.streams import Streams
 
 SERVER_SEES = (
-    "the exact sums over the round's clients of weighted updates, weights, losses and sample counts",
+    "exact sums over the round's clients of what they upload: weighted updates, weights, losses and sample counts",
     "which clients take part in which round",
 )
 

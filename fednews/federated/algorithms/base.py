@@ -149,7 +149,10 @@ class ClientSampling(Algorithm):
 
     def __init__(self, clients_per_round: float, client_dropout: float) -> None:
         if clients_per_round <= 0 or (clients_per_round >= 1 and clients_per_round != int(clients_per_round)):
-            raise UsageError("algorithm.clients_per_round is a whole number of clients or a fraction between 0 and 1")
+            raise UsageError(
+                "algorithm.clients_per_round is a whole number of clients, or a fraction above 0 and below 1, "
+                f"not {clients_per_round:g}"
+            )
         if not 0 <= client_dropout < 1:
             raise UsageError(f"algorithm.client_dropout is a probability below 1, not {client_dropout}")
         self.clients_per_round = clients_per_round

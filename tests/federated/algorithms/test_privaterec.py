@@ -288,6 +288,8 @@ def test_a_clipped_and_noised_sum_is_accounted_for_the_server_and_for_those_who_
         ledger = released(algorithm, cohorts, 3)
         figures[secret] = ledger.epsilon("accounted", "total")
         entry = next(entry for entry in ledger.entries if entry.noise == "gaussian")
+        assumptions = " ".join(ledger.report()["assumptions"])
+        assert ("amplified by sampling" in assumptions) == secret
         assert entry.sensitivity == 2
         counts = ledger.participations(entry)
         assert counts.sum() == 3 * (clients if secret else 6)
