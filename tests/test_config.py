@@ -114,7 +114,10 @@ def test_every_setting_has_a_description():
     [
         (["--data.negatives", "0"], "data.negatives must be at least 1"),
         (["--algorithm.clip", "-1"], "clip must be above 0"),
-        (["--algorithm.clients_per_round", "2.5"], "whole number of clients, or a fraction above 0 and below 1, not 2.5"),
+        (
+            ["--algorithm.clients_per_round", "2.5"],
+            "whole number of clients, or a fraction above 0 and below 1, not 2.5",
+        ),
         (["--algorithm.client_dropout", "1"], "a probability below 1"),
         (["--algorithm", "Centralized", "--algorithm.batch_size", "0"], "batch_size must be at least 1"),
         (["--algorithm", "FedAvg", "--algorithm.local_steps", "0"], "local_steps must be at least 1"),

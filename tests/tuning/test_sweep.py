@@ -15,7 +15,10 @@ from tests.tuning.conftest import SPACE
 WRONG = [
     ({"objective": {"val_auc": "maximize"}}, "no key 'objective': did you mean 'objectives'"),
     ({"space": None}, "lacks 'space'"),
-    ({"space": {"algorithm.clp": {"log": [0.1, 1]}}}, "space: unknown .*'algorithm.clp': did you mean 'algorithm.clip'"),
+    (
+        {"space": {"algorithm.clp": {"log": [0.1, 1]}}},
+        "space: unknown .*'algorithm.clp': did you mean 'algorithm.clip'",
+    ),
     ({"space": {"algorithm.clip": {"log": ["a", 1]}}}, "algorithm.clip: could not convert"),
     ({"space": {"algorithm.clip": {"log": [0, 1]}}}, "lower bound above 0"),
     ({"space": {"algorithm.clip": {"float": [2, 1]}}}, "2 is not below the highest 1"),
