@@ -43,8 +43,8 @@ class SecureAggregation(Aggregation):
         dropout: of the sparse graph: largest fraction of clients that drop out while sums are made.
         signatures: clients sign their keys and refuse a server that tells them different things; without, the server
             is trusted to follow the protocol.
-        simulate: skip the cryptography: the same sums and bytes, calculated, for long experiments; clients' Laplace
-            noises are then drawn as one, with the distribution of their sum.
+        simulate: skip the cryptography: the same sums and bytes, calculated, for long experiments; clients'
+            noises (Laplace, or Gaussian shares) are then drawn as one, with the distribution of their sum.
         min_clients: the smallest number of clients to sum over.
         retries: how often a round in which too few clients are left is tried again with other clients.
         reveal_counts: of a union of news (EfficientFedRec), whether the server learns how many clients touched a news,
