@@ -64,14 +64,14 @@ class ClippedSum:
             for name, value in part.updates.items()
         }
         for row, generator in enumerate(generators):
-            share = {name: updates[name][row] for name in sorted(updates)}
-            self._add(share, mean[row], bound, generator, 1 / math.sqrt(clients))
+            own = {name: value[row] for name, value in updates.items()}
+            self._add(own, mean[row], bound, generator, 1 / math.sqrt(clients))
         ones = torch.ones_like(part.weights)
         return ClientUpdates(part.clients, updates, ones, mean.to(part.loss.dtype), torch.ones_like(part.samples))
 
     def add_noise(self, sums: Aggregate, bound: float, generator: torch.Generator) -> None:
         """Add to a round's sums of clipped updates, in place, what the clients' shares of the noise sum up to."""
-        self._add({name: sums.total[name] for name in sorted(sums.total)}, sums.loss, bound, generator)
+        self._add(sums.total, sums.loss, bound, generator)
 
     def entry(self, coordinates: int, drawn: int = 0, population: int = 0) -> LedgerEntry:
         """Declare one round's sum; ``drawn`` of ``population`` clients take part, in secret, where they are given."""
@@ -99,9 +99,9 @@ class ClippedSum:
         self, values: dict[str, Tensor], loss: Tensor, bound: float, generator: torch.Generator, share: float = 1.0
     ) -> None:
         deviation = share * self.clip_norm * self.noise_multiplier
-        for value in values.values():
-            noise = _normal(value.shape, generator).mul_(deviation)
-            value.copy_(noise.add_(value))  # in float64 and rounded once
+        for name in sorted(values):
+            noise = _normal(values[name].shape, generator).mul_(deviation)
+            values[name].copy_(noise.add_(values[name]))  # added in float64
         unit = self.clip_norm * math.sqrt(_LOSS_SHARE) / bound
         loss += _normal((), generator).to(loss.device) * deviation / unit
 

@@ -56,11 +56,13 @@ def check_whole(study: SweepStudy, trials: int) -> None:
         )
 
 
-def wait_for(condition, seconds: float = 240) -> None:
+def wait_for(condition, seconds: float = 240):
+    """What ``condition`` gives once it holds."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
+    return found
 
 
 def in_training(study: SweepStudy) -> list[dict]:
@@ -83,13 +85,12 @@ def test_killed_workers_and_a_killed_launcher_lose_and_double_nothing(write, pla
     server.prepare()
     launcher = multiprocessing.get_context("forkserver").Process(target=launch_in, args=(place, name))
     launcher.start()
-    wait_for(lambda: study.finished() >= 1 and in_training(study))
-    victim = in_training(study)[0]["pid"]
+    victim = wait_for(lambda: study.finished() >= 1 and in_training(study))[0]["pid"]
     os.kill(victim, signal.SIGKILL)
     # The launcher finds the dead worker's trial by itself.
-    wait_for(lambda: study.finished() >= 2 and deaths(study) and in_training(study))
+    owners = wait_for(lambda: study.finished() >= 2 and deaths(study) and in_training(study))
     assert deaths(study) == [1]
-    workers = {owner["pid"] for owner in in_training(study)}
+    workers = {owner["pid"] for owner in owners}
     assert victim not in workers
     launcher.kill()
     launcher.join()

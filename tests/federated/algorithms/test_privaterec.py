@@ -323,8 +323,7 @@ def test_the_sums_noise_has_the_stated_deviation_whether_drawn_at_once_or_by_the
         algorithm = PrivateRec(6, **NOISELESS, upload="clipped_noised", clip_norm=0.01, noise_multiplier=multiplier)
         algorithm.setup(model, cohorts, None)
         cohort = cohorts.cohort(algorithm.select(cohorts, 0).draw)
-        work = dataclasses.replace(work_of(cohorts, separate=True), sums_only=sums_only)
-        work = dataclasses.replace(work, sum=lambda parts: plain_sum(parts, trainable(model)))
+        work = Round(0, cohorts.streams, True, lambda parts: plain_sum(parts, trainable(model)), sums_only)
         sums.append(algorithm.aggregate(model, cohort, work))
     noise = torch.cat([(sums[0].total[name] - sums[1].total[name]).flatten() for name in sums[0].total]).double()
     assert stats.kstest(noise.numpy(), "norm", args=(0, 0.03)).pvalue > 1e-3
