@@ -29,11 +29,12 @@ def plain_sum(parts: Iterable[ClientUpdates], like: dict[str, Tensor]) -> Aggreg
     sums = Aggregate.zeros(like)
     for part in parts:
         for name, update in part.updates.items():
-            weighted = torch.tensordot(part.weights.to(update.dtype), update, dims=1)
-            if name in part.rows:
-                sums.total[name].index_add_(0, part.rows[name], weighted)
-            else:
-                sums.total[name] += weighted
+            total, rows = sums.total[name], part.rows.get(name)
+            for weight, one in zip(part.weights.to(update.dtype), update, strict=True):
+                if rows is None:
+                    total.addcmul_(one, weight)  # the memory is gone through once
+                else:
+                    total.index_copy_(0, rows, torch.addcmul(total.index_select(0, rows), one, weight))
         sums.weight += part.weights.sum()
         sums.loss += part.loss.sum()
         sums.samples += part.samples.sum()

@@ -25,7 +25,7 @@ from fednews.experiment import build, pretrain, quiet
 from fednews.federated.algorithms.base import Selection
 from fednews.federated.clients import fused_gradient, trainable
 from fednews.federated.loop import FederatedLoop
-from fednews.models.base import encode_by_length
+from fednews.models.base import encode_by_length, few_words, words_of
 from fednews.timing import Sections, unmeasured
 from fednews.tracking.run import TrackedRun
 from fednews.tracking.store import connect
@@ -188,7 +188,8 @@ class _Measured(Callback):
         parameters = list(trainable(loop.model).values())
 
         def both() -> None:
-            vectors = encode_by_length(loop.model, cohort.news)
+            with few_words(loop.model, words_of(loop.model, cohort.news)):
+                vectors = encode_by_length(loop.model, cohort.news)
             if vectors.requires_grad:
                 torch.autograd.grad(vectors, parameters, torch.ones_like(vectors), allow_unused=True)
 

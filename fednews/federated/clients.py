@@ -8,20 +8,12 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fednews.aggregation.updates import ClientUpdates
-from fednews.data.cohort import Cohort, client_batches
-from fednews.federated.local import (
-    Direction,
-    Parameters,
-    Reduction,
-    at_rows,
-    batch_inputs,
-    gradient_function,
-    local_clients,
-)
-from fednews.models.base import NewsModel, click_losses, encode_by_length, encode_users_by_length, word_rows, words_of
+from fednews.data.cohort import Cohort
+from fednews.federated.local import Direction, Parameters, Reduction, at_rows, local_clients
+from fednews.federated.losses import CohortLosses, cohort_losses
+from fednews.models.base import NewsModel
 from fednews.models.functional import call_at
 from fednews.timing import section
 
@@ -29,13 +21,6 @@ from fednews.timing import section
 def trainable(model: NewsModel) -> dict[str, Tensor]:
     """The parameters that are trained, and so communicated, by name."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def cohort_losses(model: NewsModel, cohort: Cohort) -> Tensor:
-    """Loss of every sample ``[S]``, each article and each history encoded once."""
-    vectors = encode_by_length(model, cohort.news)
-    users = encode_users_by_length(model, vectors, cohort.history, cohort.history_mask, cohort.user)
-    return click_losses(model.score(users[cohort.sample_history], vectors[cohort.candidates]))
 
 
 def fused_gradient(
@@ -52,7 +37,7 @@ def fused_gradient(
         losses = cohort_losses(model, cohort)
     else:
         at = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-        losses = call_at(_CohortLosses(model), at, cohort)
+        losses = call_at(CohortLosses(model), at, cohort)
     weight = cohort.counts.sum().to(losses.dtype)
     per_sample = cohort.counts[cohort.client].to(losses.dtype) if reduction == "sum" else torch.ones_like(losses)
     with section("backward"):
@@ -65,22 +50,11 @@ def fused_gradient(
     return ClientUpdates(cohort.clients[:0], updates, weight[None], total, cohort.counts.sum()[None])
 
 
-class _CohortLosses(torch.nn.Module):
-    """``call_at`` calls ``forward``."""
-
-    def __init__(self, model: NewsModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, cohort: Cohort) -> Tensor:
-        return cohort_losses(self.model, cohort)
-
-
 def gradients(
     model: NewsModel,
     cohort: Cohort,
     reduction: Reduction,
-    clients_at_once: int,
+    clients_at_once: int | None,
     separate: bool,
     parameters: dict[str, Tensor] | None = None,
 ) -> Iterator[ClientUpdates]:
@@ -95,22 +69,16 @@ def client_gradients(
     model: NewsModel,
     cohort: Cohort,
     reduction: Reduction,
-    clients_at_once: int,
+    clients_at_once: int | None,
     parameters: dict[str, Tensor] | None = None,
 ) -> Iterator[ClientUpdates]:
     """Every client's own gradient, ``clients_at_once`` together; word tables' at the rows that these clients read.
 
     Taken at, and for, ``parameters`` by name where given, else the global model's trained ones.
     """
-    parameters = _values(model, parameters)
-    for batch in client_batches(cohort, clients_at_once):
-        words = words_of(model, batch.news)
-        rows = word_rows(model, words, parameters)
-        gradient = vmap(gradient_function(model, reduction, words, rows), in_dims=(None, 0), randomness="different")
-        with section("backward"):
-            gradients, losses = gradient(at_rows(parameters, rows), batch_inputs(batch))
-        counts = cohort.counts[batch.clients]
-        yield ClientUpdates(batch.clients, gradients, counts.to(losses.dtype), losses.detach(), counts, rows)
+    start = _values(model, parameters)
+    for group in local_clients(model, cohort, reduction, clients_at_once, at_rest=start):
+        yield group.updates(*group.gradients(at_rows(start, group.rows), stacked=False))
 
 
 def local_training(
@@ -119,7 +87,7 @@ def local_training(
     reduction: Reduction,
     steps: int,
     lr: float,
-    clients_at_once: int,
+    clients_at_once: int | None,
     parameters: dict[str, Tensor] | None = None,
     direction: Callable[[Parameters], Direction] | None = None,
 ) -> Iterator[ClientUpdates]:

@@ -2,7 +2,7 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -42,6 +42,13 @@ class NewsModel(nn.Module, ABC):
     @abstractmethod
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         """Model inputs, first dimension ``N`` -> representations of news ``[N, …]``, vectors ``[N, d]`` for most."""
+
+    def encode_groups(self, groups: Sequence[dict[str, Tensor]]) -> Tensor:
+        """News in groups, each with texts of its own length -> what :meth:`encode_news` gives for one after the other.
+
+        Here each group by itself; a model can do more at once where that does not depend on the length.
+        """
+        return torch.cat([self.encode_news(news) for news in groups])
 
     @abstractmethod
     def encode_user(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
@@ -118,9 +125,8 @@ def encode_by_length(model: NewsModel, news: dict[str, Tensor], least: int = 256
         if not texts:
             return model.encode_news(news)
         rows = _by_length(sum((text != 0).sum(1) for text in texts), least)
-        groups = (trim_tokens({name: column[chosen] for name, column in news.items()}) for chosen in rows)
-        with few_words(model, words_of(model, news)):
-            return torch.cat([model.encode_news(group) for group in groups])[torch.cat(rows).argsort()]
+        groups = [trim_tokens({name: column[chosen] for name, column in news.items()}) for chosen in rows]
+        return model.encode_groups(groups)[torch.cat(rows).argsort()]
 
 
 def words_of(model: NewsModel, news: dict[str, Tensor]) -> Words | None:

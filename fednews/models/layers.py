@@ -1,13 +1,23 @@
 """Building blocks of the published models. All mask padding, and all run under ``torch.func.vmap``."""
 
 import contextlib
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fednews.models.small_heads import small_heads
+
+
+def in_groups(x: Tensor, masks: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Positions of groups of sequences, one after the other, ``[T, d]`` -> ``[B, L, d]`` for each mask ``[B, L]``.
+
+    What is done to each position by itself is done to all groups at once; none of them is padded for another.
+    """
+    parts = x.split([mask.numel() for mask in masks])
+    return (part.view(*mask.shape, -1) for part, mask in zip(parts, masks, strict=True))
 
 
 def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
@@ -47,20 +57,13 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """``x [B, L, dim]``, ``mask [B, L]`` -> ``[B, L, heads * head_dim]``; rows at padding are meaningless."""
-        batch = len(x)
-        # Contiguous batched products: for many small heads faster than the fused kernel.
-        q, k, v = (self._heads(F.linear(x, weight)) for weight in self.qkv.weight.chunk(3))
-        # Lowest but for room to add: a row without a real key gets some mean of all values, as good as any at padding.
-        lowest = torch.finfo(q.dtype).min / 2
-        bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, lowest)[:, None, None, :]
-        scores = torch.bmm(q, k.transpose(1, 2)).unflatten(0, (batch, self.heads))
-        weights = torch.add(bias, scores, alpha=1 / math.sqrt(self.head_dim)).softmax(-1)
-        attended = torch.bmm(weights.flatten(0, 1), v).unflatten(0, (batch, self.heads))
-        return attended.transpose(1, 2).flatten(2)
+        return self.groups(x.flatten(0, 1), [mask]).view(*mask.shape, -1)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """``[B, L, heads * d]`` -> ``[B * heads, L, d]``."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
+    def groups(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
+        """The same of several groups of sequences, one after the other: ``x [T, dim]`` -> ``[T, heads * head_dim]``."""
+        parts = in_groups(self.qkv(x), masks)
+        attended = (small_heads(part, mask, self.heads) for part, mask in zip(parts, masks, strict=True))
+        return torch.cat([part.flatten(0, 1) for part in attended])
 
 
 class AdditiveAttention(nn.Module):
@@ -80,8 +83,16 @@ class AdditiveAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """``x [B, L, dim]``, ``mask [B, L]`` -> ``[B, dim]``."""
-        weights = masked_softmax(self.query(self.key(x).tanh()).squeeze(-1), mask)
-        return (weights.unsqueeze(1) @ x).squeeze(1)
+        return self.groups(x.flatten(0, 1), [mask])
+
+    def groups(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
+        """The same of several groups of sequences, one after the other: ``x [T, dim]`` -> ``[B, dim]``."""
+        scores = in_groups(self.query(self.key(x).tanh()), masks)
+        pooled = (
+            masked_softmax(score.squeeze(-1), mask).unsqueeze(1) @ part
+            for score, part, mask in zip(scores, in_groups(x, masks), masks, strict=True)
+        )
+        return torch.cat([part.squeeze(1) for part in pooled])
 
 
 class WordConvolution(nn.Module):

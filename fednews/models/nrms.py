@@ -1,5 +1,7 @@
 """NRMS: neural news recommendation with multi-head self-attention (Wu et al. 2019d, EMNLP)."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from fednews.data.features import NewsInfo
@@ -44,6 +46,9 @@ class NRMS(NewsModel):
 
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         return self.news(news["title"])
+
+    def encode_groups(self, groups: Sequence[dict[str, Tensor]]) -> Tensor:
+        return self.news(*(news["title"] for news in groups))
 
     def encode_user(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
         return self.user(history, mask)

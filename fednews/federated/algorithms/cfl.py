@@ -38,6 +38,7 @@ from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.unprotected import unprotected
+from fednews.types import Size
 
 Parameters = dict[str, Tensor]
 
@@ -72,7 +73,8 @@ class CFL(ClientSampling):
         local_lr: the clients' learning rate.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients trained together; more is faster and takes more memory.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
 
     Raises:
         UsageError: a setting out of range.
@@ -94,7 +96,7 @@ class CFL(ClientSampling):
         local_lr: float = 1.0,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
     ) -> None:
         super().__init__(clients_per_round, client_dropout)
         for name, value, least in (

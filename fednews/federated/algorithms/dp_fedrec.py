@@ -5,6 +5,7 @@ import math
 from fednews.errors import UsageError
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
 from fednews.federated.clients import Reduction
+from fednews.types import Size
 
 
 class DPFedRec(FedNewsRec):
@@ -19,7 +20,8 @@ class DPFedRec(FedNewsRec):
         clip: theta, the bound on every coordinate.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients whose own gradients are computed together; more takes more memory.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
     """
 
     def __init__(
@@ -29,7 +31,7 @@ class DPFedRec(FedNewsRec):
         clip: float = 0.005,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
     ) -> None:
         if not epsilon > 0:
             raise UsageError(f"algorithm.epsilon must be above 0 (.inf for no noise), not {epsilon}")

@@ -42,6 +42,7 @@ from fednews.federated.split import VECTORS, ClientHalf, ServerHalf, news_parame
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.unprotected import unprotected
+from fednews.types import Size
 
 _ROW_BYTES = 4  # a news as a number
 
@@ -58,7 +59,8 @@ class EfficientFedRec(ClientSampling):
         loss: a client's loss is the sum or the mean over its samples.
         min_multiplicity: gradients of news that fewer of the round's clients touched are not uploaded.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients computed together, where the aggregation needs them apart.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
         news_at_once: news that the server encodes at a time; more takes more memory.
 
     Raises:
@@ -72,7 +74,7 @@ class EfficientFedRec(ClientSampling):
         loss: Reduction = "mean",
         min_multiplicity: int = 1,
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
         news_at_once: int = 256,
     ) -> None:
         super().__init__(clients_per_round, client_dropout)

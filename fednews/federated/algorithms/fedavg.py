@@ -12,6 +12,7 @@ from fednews.federated.round import Round
 from fednews.models.base import NewsModel
 from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.unprotected import unprotected
+from fednews.types import Size
 
 
 class FedAvg(ClientSampling):
@@ -26,7 +27,8 @@ class FedAvg(ClientSampling):
         local_lr: the clients' learning rate.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients trained together; more is faster and takes more memory.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class FedAvg(ClientSampling):
         local_lr: float = 1.0,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
     ) -> None:
         super().__init__(clients_per_round, client_dropout)
         if local_steps < 1:

@@ -15,6 +15,7 @@ from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.mechanisms import ClippedLaplace, NoiseGenerator
 from fednews.streams import Streams
 from fednews.timing import section
+from fednews.types import Size
 
 
 class FedNewsRec(ClientSampling):
@@ -32,7 +33,8 @@ class FedNewsRec(ClientSampling):
         noise_scale: lambda, the scale of the Laplace noise; 0 for none.
         loss: a client's loss is the sum (the text) or the mean (the code) over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients whose own gradients are computed together; more takes more memory.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class FedNewsRec(ClientSampling):
         noise_scale: float = 0.015,
         loss: Reduction = "sum",
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
     ) -> None:
         super().__init__(clients_per_round, client_dropout)
         self.mechanism = ClippedLaplace(clip, noise_scale)

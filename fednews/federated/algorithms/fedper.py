@@ -14,6 +14,7 @@ from fednews.federated.local import Reduction, local_clients
 from fednews.federated.personal import PersonalModels
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
+from fednews.types import Size
 
 
 class FedPer(PersonalModels, FedAvg):
@@ -31,7 +32,8 @@ class FedPer(PersonalModels, FedAvg):
             (Yu et al. 2023, section 5.1.2), 0 is FedAvg.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients trained together; more is faster and takes more memory.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
 
     Raises:
         UsageError: a setting out of range.
@@ -45,7 +47,7 @@ class FedPer(PersonalModels, FedAvg):
         personal_layers: int | None = None,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
     ) -> None:
         super().__init__(clients_per_round, local_steps, local_lr, loss, client_dropout, clients_at_once)
         if personal_layers is not None and personal_layers < 0:

@@ -11,6 +11,7 @@ from fednews.federated.clients import local_training
 from fednews.federated.local import Reduction, proximal
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
+from fednews.types import Size
 
 
 class FedProx(FedAvg):
@@ -26,7 +27,8 @@ class FedProx(FedAvg):
         mu: weight of the proximal term; 0 is FedAvg.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients trained together; more is faster and takes more memory.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
 
     Raises:
         UsageError: a setting out of range.
@@ -40,7 +42,7 @@ class FedProx(FedAvg):
         mu: float = 0.01,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
     ) -> None:
         super().__init__(clients_per_round, local_steps, local_lr, loss, client_dropout, clients_at_once)
         if mu < 0 or local_lr * mu > 2:

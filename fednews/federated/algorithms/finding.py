@@ -51,6 +51,7 @@ from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.unprotected import unprotected
 from fednews.privacy.user_vectors import UserVectorRelease
 from fednews.report.flow import group_files
+from fednews.types import Size
 
 
 class Finding(ClientSampling):
@@ -73,7 +74,8 @@ class Finding(ClientSampling):
         mix_moments: interpolate and mix the optimisers' moments like the weights.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients whose own gradients are computed together, where the aggregation needs them apart.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
         min_group_clients: uploads of a group with fewer answers in a round are dropped, as their sum hides little.
         vector_clip: bound on the L2 norm of an uploaded user vector; null for none.
         vector_noise: standard deviation of the Gaussian noise on an uploaded user vector; 0 for none.
@@ -100,7 +102,7 @@ class Finding(ClientSampling):
         mix_moments: bool = False,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
         min_group_clients: int = 1,
         vector_clip: float | None = None,
         vector_noise: float = 0.0,

@@ -11,6 +11,7 @@ from fednews.federated.local import Reduction, local_clients, proximal
 from fednews.federated.personal import PersonalModels
 from fednews.federated.round import Round
 from fednews.models.base import NewsModel
+from fednews.types import Size
 
 
 class PFedMe(PersonalModels, FedAvg):
@@ -35,7 +36,8 @@ class PFedMe(PersonalModels, FedAvg):
         lam: lambda; the smaller, the more personal.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients trained together; more is faster and takes more memory.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
 
     Raises:
         UsageError: a setting out of range.
@@ -51,7 +53,7 @@ class PFedMe(PersonalModels, FedAvg):
         lam: float = 15.0,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
     ) -> None:
         super().__init__(clients_per_round, local_steps, local_lr, loss, client_dropout, clients_at_once)
         if inner_steps < 1:

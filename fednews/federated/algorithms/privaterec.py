@@ -53,6 +53,7 @@ from fednews.privacy.entry import LedgerEntry
 from fednews.privacy.label_permutation import LABELS, LabelMechanism, LabelPermutation
 from fednews.privacy.private_attention import Activation, Calibration, Noise, PrivateAttention, Sensitivity
 from fednews.timing import section
+from fednews.types import Size
 
 Upload = Literal["published", "stop_gradient", "clipped_noised"]
 
@@ -96,7 +97,8 @@ class PrivateRec(ClientSampling):
             paper's second version); on all when null.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients whose own gradients are computed together; more takes more memory.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
+            on a CPU, 5 on an accelerator.
 
     Raises:
         UsageError: a setting out of range, or settings that do not go together.
@@ -125,7 +127,7 @@ class PrivateRec(ClientSampling):
         sensitive_categories: list[str] | None = None,
         loss: Reduction = "mean",
         client_dropout: float = 0.0,
-        clients_at_once: int = 5,
+        clients_at_once: Size | None = None,
     ) -> None:
         super().__init__(clients_per_round, client_dropout)
         self.attention = PrivateAttention(

@@ -1,0 +1,39 @@
+"""Losses of a cohort's samples, with each article and each history encoded once."""
+
+from collections.abc import Container
+
+import torch
+from torch import Tensor
+
+from fednews.data.cohort import Cohort
+from fednews.models.base import NewsModel, click_losses, encode_by_length, encode_users_by_length, few_words, words_of
+from fednews.models.layers import Words
+
+
+def cohort_losses(
+    model: NewsModel, cohort: Cohort, words: Words | None = None, gathered: Container[str] = ()
+) -> Tensor:
+    """Loss of every sample ``[S]``.
+
+    Args:
+        model: the recommender.
+        cohort: the samples.
+        words: of the cohort's news, where they are known (:func:`~fednews.models.base.words_of`).
+        gathered: names of parameters that hold the rows of ``words`` alone.
+    """
+    # Words for users too: PrivateRec encodes its anonymous news there.
+    with few_words(model, words_of(model, cohort.news) if words is None else words, gathered):
+        vectors = encode_by_length(model, cohort.news)
+        users = encode_users_by_length(model, vectors, cohort.history, cohort.history_mask, cohort.user)
+        return click_losses(model.score(users[cohort.sample_history], vectors[cohort.candidates]))
+
+
+class CohortLosses(torch.nn.Module):
+    """:func:`cohort_losses` for :func:`~fednews.models.functional.call_at`."""
+
+    def __init__(self, model: NewsModel, words: Words | None = None, gathered: Container[str] = ()) -> None:
+        super().__init__()
+        self.model, self.words, self.gathered = model, words, gathered
+
+    def forward(self, cohort: Cohort) -> Tensor:
+        return cohort_losses(self.model, cohort, self.words, self.gathered)
