@@ -162,9 +162,10 @@ def train(
 
 def pretrain(loop: FederatedLoop, data: NewsDataModule) -> None:
     """Fit what the model learns from the catalogue before training."""
-    news = take_news(data.features, torch.from_numpy(data.train_news()))
-    with loop.streams.torch_global("pretraining"):
-        loop.model.pretrain(news, loop.streams.torch("pretraining"))
+    if loop.model.pretrains:  # which news there are takes a look at all clicks
+        news = take_news(data.features, torch.from_numpy(data.train_news()))
+        with loop.streams.torch_global("pretraining"):
+            loop.model.pretrain(news, loop.streams.torch("pretraining"))
     loop.train()  # layers loaded from elsewhere come in eval mode, and Lightning would leave them there
 
 

@@ -69,7 +69,7 @@ def client_gradients(
     model: NewsModel,
     cohort: Cohort,
     reduction: Reduction,
-    clients_at_once: int | None,
+    clients_at_once: int | None = None,
     parameters: dict[str, Tensor] | None = None,
 ) -> Iterator[ClientUpdates]:
     """Every client's own gradient, ``clients_at_once`` together; word tables' at the rows that these clients read.

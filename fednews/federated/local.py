@@ -12,6 +12,7 @@ from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort, client_batches
 from fednews.federated.one_client import OneClient
 from fednews.federated.parts import each_client
+from fednews.federated.ragged_clients import RaggedClients, ragged_batches
 from fednews.federated.vmapped import VmappedClients
 from fednews.models.base import NewsModel, word_rows, words_of
 from fednews.timing import section
@@ -105,25 +106,31 @@ def local_clients(
         model: the recommender.
         cohort: the clients' data.
         reduction: what a client's loss is over its samples.
-        clients_at_once: how many together; None: one after the other on a CPU, 5 on an accelerator.
+        clients_at_once: how many together; None: 5 on an accelerator; on a CPU as many as stay in the
+            cache, where the model can do without padding (``ragged``), else one after the other.
         at_rest: names of parameters that gradients alone move: rows of tables without a gradient are left out.
     """
-    cpu = cohort.clients.device.type == "cpu"
-    for chosen, news, make in _alone(cohort) if cpu and clients_at_once is None else _together(cohort, clients_at_once):
+    for chosen, news, make in _batches(model, cohort, clients_at_once):
         words = words_of(model, news)
         rows = word_rows(model, words, at_rest)
         gradient = make(model, reduction == "mean", words, rows)
         yield LocalClients(cohort.clients[chosen], chosen, cohort.counts[chosen], rows, gradient)
 
 
-def _alone(cohort: Cohort) -> Iterator[tuple[Tensor, dict[str, Tensor], Callable]]:
-    for client, part in enumerate(each_client(cohort)):
-        yield torch.tensor([client]), part.news, partial(OneClient, cohort=part)
-
-
-def _together(cohort: Cohort, at_once: int | None) -> Iterator[tuple[Tensor, dict[str, Tensor], Callable]]:
-    for batch in client_batches(cohort, at_once or _AT_ONCE_ON_ACCELERATORS):
-        yield batch.clients, batch.news, partial(VmappedClients, batch=batch)
+def _batches(model: NewsModel, cohort: Cohort, at_once: int | None) -> Iterator[tuple[Tensor, dict, Callable]]:
+    """Clients' positions in the cohort, their news, and what makes their gradients but for the model."""
+    if at_once or cohort.clients.device.type != "cpu":
+        for batch in client_batches(cohort, at_once or _AT_ONCE_ON_ACCELERATORS):
+            yield batch.clients, batch.news, partial(VmappedClients, batch=batch)
+    elif model.ragged and not torch.is_autocast_enabled("cpu"):
+        first = 0
+        for parts in ragged_batches(each_client(cohort), model.ragged):
+            news = {model.ragged: torch.cat([part.news[model.ragged].flatten() for part in parts])}
+            yield torch.arange(first, first + len(parts)), news, partial(RaggedClients, parts=parts)
+            first += len(parts)
+    else:
+        for client, part in enumerate(each_client(cohort)):
+            yield torch.tensor([client]), part.news, partial(OneClient, cohort=part)
 
 
 def at_rows(parameters: Parameters, rows: Parameters) -> Parameters:

@@ -67,7 +67,7 @@ class _Pieces(torch.nn.Module):
         # would not be compiled, and would stay so for evaluation.
         with few_words(self.model, self.words, self.gathered), torch.compiler.set_stance("force_eager"):
             with section("news_encoder"):
-                vectors = self.model.encode_groups(pieces)
+                vectors = torch.cat([self.model.encode_news(piece) for piece in pieces])
             with section("user_encoder"):
                 users = self.model.encode_user(vectors[history], mask, user)
             return self.model.score(users[rows], vectors[candidates])

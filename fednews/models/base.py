@@ -2,7 +2,7 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from typing import ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fednews.data.features import TOKEN_INPUTS, trim_tokens
 from fednews.models.layers import WordEmbedding, Words
+from fednews.models.ragged import Sequences
 from fednews.timing import section
 
 _WORDS = ("title", "abstract")
@@ -36,19 +37,19 @@ class NewsModel(nn.Module, ABC):
     whole_histories: ClassVar[bool] = False
     """Whether what ``encode_user`` gives or reads has a place for every column of a history, padding included."""
 
+    ragged: ClassVar[str | None] = None
+    """The text that ``encode_ragged_news`` reads, and no other input, where there is such a method; else None.
+
+    A model with one encodes the news and histories of several clients side by side without padding, each client's
+    with its own weights: its parameters are then stacked, ``[c, *shape]``. ``score`` must have none.
+    """
+
     tokenizer: str | None = None
     """Name or folder of the tokenizer of models that read ``title_pieces``."""
 
     @abstractmethod
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         """Model inputs, first dimension ``N`` -> representations of news ``[N, …]``, vectors ``[N, d]`` for most."""
-
-    def encode_groups(self, groups: Sequence[dict[str, Tensor]]) -> Tensor:
-        """News in groups, each with texts of its own length -> what :meth:`encode_news` gives for one after the other.
-
-        Here each group by itself; a model can do more at once where that does not depend on the length.
-        """
-        return torch.cat([self.encode_news(news) for news in groups])
 
     @abstractmethod
     def encode_user(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
@@ -62,6 +63,14 @@ class NewsModel(nn.Module, ABC):
         Returns:
             ``[R, …]``, finite for an empty history too.
         """
+
+    def encode_ragged_news(self, tokens: Tensor, sequences: Sequences) -> Tensor:
+        """Words ``[T]`` of texts one after the other, none of them padding -> representations of news ``[N, …]``."""
+        raise NotImplementedError
+
+    def encode_ragged_user(self, history: Tensor, sequences: Sequences) -> Tensor:
+        """Clicked news ``[T, …]`` of histories one after the other, oldest first -> ``[R, …]``."""
+        raise NotImplementedError
 
     def score(self, user: Tensor, candidates: Tensor) -> Tensor:
         """Users ``[S, …]`` and candidate news ``[S, C, …]`` -> scores ``[S, C]``; here the dot product of vectors."""
@@ -80,6 +89,11 @@ class NewsModel(nn.Module, ABC):
         vectors = self.encode_news(news)
         users = self.encode_user(vectors[history], history_mask, user)
         return self.score(users[sample_history], vectors[candidates])
+
+    @property
+    def pretrains(self) -> bool:
+        """Whether :meth:`pretrain` does anything."""
+        return False
 
     def pretrain(self, news: dict[str, Tensor], generator: torch.Generator) -> None:
         """Fit what is learned from the catalogue and not from clicks, once before training; nothing for most models.
@@ -125,8 +139,8 @@ def encode_by_length(model: NewsModel, news: dict[str, Tensor], least: int = 256
         if not texts:
             return model.encode_news(news)
         rows = _by_length(sum((text != 0).sum(1) for text in texts), least)
-        groups = [trim_tokens({name: column[chosen] for name, column in news.items()}) for chosen in rows]
-        return model.encode_groups(groups)[torch.cat(rows).argsort()]
+        groups = (trim_tokens({name: column[chosen] for name, column in news.items()}) for chosen in rows)
+        return torch.cat([model.encode_news(group) for group in groups])[torch.cat(rows).argsort()]
 
 
 def words_of(model: NewsModel, news: dict[str, Tensor]) -> Words | None:

@@ -88,6 +88,10 @@ class EBNR(NewsModel):
         self.pretrain_lr = pretrain_lr
         self.triplet_weight = triplet_weight
 
+    @property
+    def pretrains(self) -> bool:
+        return self.pretrain_epochs > 0
+
     def pretrain(self, news: dict[str, Tensor], generator: torch.Generator) -> None:
         if self.pretrain_epochs:
             fit_autoencoder(

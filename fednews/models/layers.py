@@ -8,16 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fednews.models.ragged import Sequences, clients_linear, ragged_attention, ragged_pool
 from fednews.models.small_heads import small_heads
-
-
-def in_groups(x: Tensor, masks: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Positions of groups of sequences, one after the other, ``[T, d]`` -> ``[B, L, d]`` for each mask ``[B, L]``.
-
-    What is done to each position by itself is done to all groups at once; none of them is padded for another.
-    """
-    parts = x.split([mask.numel() for mask in masks])
-    return (part.view(*mask.shape, -1) for part, mask in zip(parts, masks, strict=True))
 
 
 def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
@@ -41,6 +33,14 @@ class FastDropout(nn.Dropout):
         return x * (kept.view(torch.uint8).to(x.dtype).view(x.shape) * (2**16 / (2**16 - dropped)))
 
 
+class Linear(nn.Linear):
+    """A linear layer whose weights may be several clients' own, stacked."""
+
+    def forward(self, x: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+        """``[…, in]`` -> ``[…, out]``; where clients have ``counts`` rows each, ``[T, in]`` -> ``[T, out]``."""
+        return super().forward(x) if counts is None else clients_linear(x, self.weight, self.bias, counts)
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention without output projection, as the NRMS family defines it.
 
@@ -53,17 +53,15 @@ class SelfAttention(nn.Module):
     def __init__(self, dim: int, heads: int, head_dim: int) -> None:
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
-        self.qkv = nn.Linear(dim, 3 * heads * head_dim, bias=False)
+        self.qkv = Linear(dim, 3 * heads * head_dim, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """``x [B, L, dim]``, ``mask [B, L]`` -> ``[B, L, heads * head_dim]``; rows at padding are meaningless."""
-        return self.groups(x.flatten(0, 1), [mask]).view(*mask.shape, -1)
+        return small_heads(self.qkv(x), mask, self.heads)
 
-    def groups(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
-        """The same of several groups of sequences, one after the other: ``x [T, dim]`` -> ``[T, heads * head_dim]``."""
-        parts = in_groups(self.qkv(x), masks)
-        attended = (small_heads(part, mask, self.heads) for part, mask in zip(parts, masks, strict=True))
-        return torch.cat([part.flatten(0, 1) for part in attended])
+    def ragged(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """``x [T, dim]`` -> ``[T, heads * head_dim]``, with each client's own weights."""
+        return ragged_attention(self.qkv(x, sequences.counts), sequences, self.heads)
 
 
 class AdditiveAttention(nn.Module):
@@ -78,21 +76,18 @@ class AdditiveAttention(nn.Module):
 
     def __init__(self, dim: int, query_dim: int = 200) -> None:
         super().__init__()
-        self.key = nn.Linear(dim, query_dim)
-        self.query = nn.Linear(query_dim, 1, bias=False)
+        self.key = Linear(dim, query_dim)
+        self.query = Linear(query_dim, 1, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """``x [B, L, dim]``, ``mask [B, L]`` -> ``[B, dim]``."""
-        return self.groups(x.flatten(0, 1), [mask])
+        weights = masked_softmax(self.query(self.key(x).tanh()).squeeze(-1), mask)
+        return (weights.unsqueeze(1) @ x).squeeze(1)
 
-    def groups(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
-        """The same of several groups of sequences, one after the other: ``x [T, dim]`` -> ``[B, dim]``."""
-        scores = in_groups(self.query(self.key(x).tanh()), masks)
-        pooled = (
-            masked_softmax(score.squeeze(-1), mask).unsqueeze(1) @ part
-            for score, part, mask in zip(scores, in_groups(x, masks), masks, strict=True)
-        )
-        return torch.cat([part.squeeze(1) for part in pooled])
+    def ragged(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """``x [T, dim]`` -> ``[N, dim]``, with each client's own weights."""
+        scores = self.query(self.key(x, sequences.counts).tanh(), sequences.counts)
+        return ragged_pool(x, scores.squeeze(-1), sequences)
 
 
 class WordConvolution(nn.Module):
@@ -199,6 +194,14 @@ class WordEmbedding(nn.Module):
         vectors, place = self._few
         return F.embedding(place[tokens], vectors, padding_idx=0)
 
+    def ragged(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
+        """``tokens [T]``, none of them padding -> ``[T, dim]``; a trained table is each client's own, stacked."""
+        vectors, rows = (self.weight, tokens) if self._few is None else (self._few[0], self._few[1][tokens])
+        if vectors.dim() == 2:
+            return F.embedding(rows, vectors)
+        owner = torch.arange(len(vectors)).repeat_interleave(torch.tensor(counts))
+        return F.embedding(owner * vectors.shape[1] + rows, vectors.flatten(0, 1))
+
     @contextlib.contextmanager
     def among(self, words: Words, gathered: bool = False) -> Iterator[None]:
         """Gather the vectors of some words once, for all lookups in the block.
@@ -210,7 +213,7 @@ class WordEmbedding(nn.Module):
             words: those.
             gathered: ``weight`` holds the vectors of these words alone.
         """
-        self._few = self.weight if gathered else self.weight.index_select(0, words.present), words.place
+        self._few = self.weight if gathered else self.weight.index_select(-2, words.present), words.place
         try:
             yield
         finally:

@@ -1,7 +1,5 @@
 """NRMS: neural news recommendation with multi-head self-attention (Wu et al. 2019d, EMNLP)."""
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
 from fednews.data.features import NewsInfo
@@ -9,6 +7,7 @@ from fednews.models.base import NewsModel
 from fednews.models.encoders.news.self_attention import SelfAttentionTitle
 from fednews.models.encoders.user.self_attention import SelfAttentionUser
 from fednews.models.layers import WordEmbedding
+from fednews.models.ragged import Sequences
 from fednews.types import Dropout, Size
 
 
@@ -26,6 +25,7 @@ class NRMS(NewsModel):
     """
 
     inputs = ("title",)
+    ragged = "title"
     news_layers = ("news.words", "news.attention", "news.pool")
     user_layers = ("user.attention", "user.pool")
 
@@ -47,8 +47,11 @@ class NRMS(NewsModel):
     def encode_news(self, news: dict[str, Tensor]) -> Tensor:
         return self.news(news["title"])
 
-    def encode_groups(self, groups: Sequence[dict[str, Tensor]]) -> Tensor:
-        return self.news(*(news["title"] for news in groups))
-
     def encode_user(self, history: Tensor, mask: Tensor, user: Tensor) -> Tensor:
         return self.user(history, mask)
+
+    def encode_ragged_news(self, tokens: Tensor, sequences: Sequences) -> Tensor:
+        return self.news.ragged(tokens, sequences)
+
+    def encode_ragged_user(self, history: Tensor, sequences: Sequences) -> Tensor:
+        return self.user.ragged(history, sequences)

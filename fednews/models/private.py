@@ -71,6 +71,10 @@ class PrivateRecModel(NewsModel):
         self.user_layers: tuple[Layer, ...] = (*(_under("base", layer) for layer in self.base.user_layers), "basis")
         self._users: PrivateUsers | None = None
 
+    @property
+    def pretrains(self) -> bool:
+        return self.base.pretrains
+
     def pretrain(self, news: dict[str, Tensor], generator: torch.Generator) -> None:
         self.base.pretrain(news, generator)
 

@@ -1,8 +1,8 @@
-"""Attention of many small heads, as few passes over memory as its matrix products leave.
+"""Attention of many small heads, in as few passes over memory as its matrix products leave.
 
 Written as autograd functions because what autograd records of the same products copies every head once more in each
-direction, and under ``torch.func.vmap`` copies them again for each product. On a CPU torch's fused kernel takes 1.3 to
-2 times as long for 20 heads of width 20 and titles of 6 to 30 words.
+direction, and under ``torch.func.vmap`` once more for each product. On a CPU torch's fused kernel takes 1.3 to 2 times
+as long for 20 heads of width 20 and titles of 6 to 30 words.
 """
 
 import math
@@ -29,85 +29,89 @@ def small_heads(qkv: Tensor, mask: Tensor, heads: int) -> Tensor:
     return _Attention.apply(qkv, bias, heads)[0]
 
 
-class _Attention(Function):
-    """(qkv, bias, heads) -> (attended, q, k and v by head ``[3, B * heads, L, d]``, weights ``[B * heads, L, L]``)."""
+def attended(qkv: Tensor, bias: Tensor | None, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same without derivative, with ``bias [B, L]`` added to a row's scores.
 
+    Returns:
+        The attended, and for :func:`attention_gradient` q, k and v by head ``[3, B * heads, L, d]`` and the weights
+        ``[B * heads, L, L]``.
+    """
+    batch, length, _ = qkv.shape
+    parts = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).flatten(1, 2)
+    q, k, v = parts.unbind()
+    scores, scale = torch.bmm(q, k.transpose(1, 2)), 1 / math.sqrt(q.shape[-1])
+    if bias is None:
+        scores = scores.mul_(scale)
+    else:
+        scores = torch.add(bias[:, None, None, :], scores.view(batch, heads, length, length), alpha=scale).flatten(0, 1)
+    weights = scores.softmax(-1).to(qkv.dtype)
+    return torch.bmm(weights, v).unflatten(0, (-1, heads)).transpose(1, 2).flatten(2), parts, weights
+
+
+def attention_gradient(gradient: Tensor, parts: Tensor, weights: Tensor, heads: int) -> Tensor:
+    """The gradient of qkv, given that of what :func:`attended` gave and what it kept."""
+    q, k, v = parts.unbind()
+    gradient = gradient.unflatten(-1, (heads, -1)).transpose(1, 2).flatten(0, 1)
+    found = torch.empty_like(parts)
+    torch.bmm(weights.transpose(1, 2), gradient, out=found[2])
+    slopes = torch.bmm(gradient, v.transpose(1, 2))
+    slopes = torch._softmax_backward_data(slopes, weights, -1, weights.dtype).mul_(1 / math.sqrt(q.shape[-1]))
+    torch.bmm(slopes, k, out=found[0])
+    torch.bmm(slopes.transpose(1, 2), q, out=found[1])
+    return found.unflatten(1, (-1, heads)).permute(1, 3, 0, 2, 4).flatten(2)
+
+
+class _Attention(Function):
     @staticmethod
     def forward(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-        batch, length, _ = qkv.shape
-        parts = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).flatten(1, 2)
-        q, k, v = parts.unbind()
-        scores = torch.bmm(q, k.transpose(1, 2)).view(batch, heads, length, length)
-        scores = torch.add(bias[:, None, None, :], scores, alpha=1 / math.sqrt(q.shape[-1]))
-        weights = scores.softmax(-1).flatten(0, 1).to(qkv.dtype)
-        return _by_position(torch.bmm(weights, v), heads), parts, weights
+        return attended(qkv, bias, heads)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        _, parts, weights = output
         ctx.heads = inputs[2]
-        ctx.mark_non_differentiable(parts, weights)
-        ctx.save_for_backward(parts, weights)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[1:])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
-        return _AttentionBackward.apply(gradient, *ctx.saved_tensors, ctx.heads), None, None
+        return _AttentionGradient.apply(gradient, *ctx.saved_tensors, ctx.heads), None, None
 
     @staticmethod
     def vmap(info: Any, dims: tuple, qkv: Tensor, bias: Tensor, heads: int) -> tuple[tuple[Tensor, ...], tuple]:
         merged = [_merged(info.batch_size, dim, 0, tensor) for dim, tensor in zip(dims, (qkv, bias), strict=False)]
-        return _unmerged(info.batch_size, (0, 1, 0), _Attention.apply(*merged, heads))
+        found = zip((0, 1, 0), _Attention.apply(*merged, heads), strict=True)
+        return tuple(tensor.unflatten(dim, (info.batch_size, -1)) for dim, tensor in found), (0, 1, 0)
 
 
-class _AttentionBackward(Function):
-    """(gradient of the attended, q, k and v by head, weights, heads) -> gradient of qkv."""
+class _AttentionGradient(Function):
+    """A function of its own for its ``vmap``; it has no derivative."""
 
     @staticmethod
     def forward(gradient: Tensor, parts: Tensor, weights: Tensor, heads: int) -> Tensor:
-        q, k, v = parts.unbind()
-        gradient = gradient.unflatten(-1, (heads, -1)).transpose(1, 2).flatten(0, 1)
-        found = torch.empty_like(parts)
-        torch.bmm(weights.transpose(1, 2), gradient, out=found[2])
-        slopes = torch.bmm(gradient, v.transpose(1, 2))
-        slopes = torch._softmax_backward_data(slopes, weights, -1, weights.dtype).mul_(1 / math.sqrt(q.shape[-1]))
-        torch.bmm(slopes, k, out=found[0])
-        torch.bmm(slopes.transpose(1, 2), q, out=found[1])
-        return found.unflatten(1, (-1, heads)).permute(1, 3, 0, 2, 4).flatten(2)
+        return attention_gradient(gradient, parts, weights, heads)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Nothing is kept: there is no second derivative."""
+        pass
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> None:
         raise NotImplementedError("attention of small heads has no second derivative")
 
     @staticmethod
-    def vmap(
-        info: Any, dims: tuple, gradient: Tensor, parts: Tensor, weights: Tensor, heads: int
-    ) -> tuple[Tensor, int]:
-        size = info.batch_size
+    def vmap(info: Any, dims: tuple, *inputs: Any) -> tuple[Tensor, int]:
+        *tensors, heads = inputs
         merged = (
-            _merged(size, dim, into, tensor)
-            for dim, into, tensor in zip(dims, (0, 1, 0), (gradient, parts, weights), strict=False)
+            _merged(info.batch_size, dim, into, tensor)
+            for dim, into, tensor in zip(dims, (0, 1, 0), tensors, strict=False)
         )
-        return _AttentionBackward.apply(*merged, heads).unflatten(0, (size, -1)), 0
-
-
-def _by_position(attended: Tensor, heads: int) -> Tensor:
-    """``[B * heads, L, d]`` -> ``[B, L, heads * d]``."""
-    return attended.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
+        return _AttentionGradient.apply(*merged, heads).unflatten(0, (info.batch_size, -1)), 0
 
 
 def _merged(size: int, dim: int | None, into: int, tensor: Tensor) -> Tensor:
-    """The mapped dimension ``dim``, new where there is none, joined with dimension ``into``."""
-    moved = (
-        tensor.movedim(dim, into)
-        if dim is not None
-        else tensor.unsqueeze(into).expand(*tensor.shape[:into], size, *tensor.shape[into:])
-    )
+    """The mapped dimension ``dim``, a new one where there is none, joined with dimension ``into``."""
+    if dim is None:
+        moved = tensor.unsqueeze(into).expand(*tensor.shape[:into], size, *tensor.shape[into:])
+    else:
+        moved = tensor.movedim(dim, into)
     return moved.flatten(into, into + 1)
-
-
-def _unmerged(size: int, dims: tuple[int, ...], tensors: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple]:
-    return tuple(tensor.unflatten(dim, (size, -1)) for dim, tensor in zip(dims, tensors, strict=True)), dims

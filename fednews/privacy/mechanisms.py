@@ -3,8 +3,9 @@
 A mechanism transforms, declares its sensitivity and noise in a `LedgerEntry`, and never computes a budget.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,7 +19,7 @@ NoiseGenerator = torch.Generator | np.random.Generator
 REPLACE_CLIENT_DATA = "replace one client's data by any other data with the same number of samples"
 
 _SIGNS = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)  # eight for each byte
-_BLOCK = 2**16  # numbers that are clipped and noised while they stay in a CPU's cache
+_BLOCK = 2**15  # numbers that stay in a CPU's cache, and that torch does not share out among threads of its own
 _TERMS_WORTH_GAMMA = 4  # two Gamma draws take the time of about five Laplace draws
 
 _LOCAL_VIEW = (
@@ -83,8 +84,15 @@ def _apart(generator: NoiseGenerator, tensors: int) -> Sequence[NoiseGenerator]:
     return generator.spawn(tensors) if isinstance(generator, np.random.Generator) else [generator] * tensors
 
 
-def _threads(generators: Sequence[NoiseGenerator]) -> int:
-    return torch.get_num_threads() if all(isinstance(one, np.random.Generator) for one in generators) else 1
+@contextlib.contextmanager
+def _threads(generators: Sequence[NoiseGenerator]) -> Iterator[Callable]:
+    """``map``, in as many threads as torch has where generators can draw in threads."""
+    threads = torch.get_num_threads()
+    if threads == 1 or not all(isinstance(generator, np.random.Generator) for generator in generators):
+        yield map
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield pool.map
 
 
 class ClippedLaplace:
@@ -131,8 +139,8 @@ class ClippedLaplace:
             for client, generator in enumerate(generators)
             for name, own in zip(sorted(updates), _apart(generator, len(updates)), strict=True)
         ]
-        with ThreadPoolExecutor(_threads(generators)) as pool:
-            for _ in pool.map(self._release, *zip(*tasks, strict=True)):
+        with _threads(generators) as each:
+            for _ in each(self._release, *zip(*tasks, strict=True)):
                 pass
         return released
 
@@ -186,10 +194,11 @@ class ClippedLaplace:
 
     def _release(self, name: str, values: Tensor, out: Tensor, generator: NoiseGenerator) -> None:
         """Write clipped and noised ``values [n]`` to ``out [n]``."""
+        clipped = self._clipped(name, values)
         block = _BLOCK if values.device.type == "cpu" else max(len(values), 1)
-        for part, noised in zip(values.split(block), out.split(block), strict=True):
+        for part, noised in zip(clipped.split(block), out.split(block), strict=True):
             noise = laplace_noise(len(part), self.scale, generator).to(part.device)
-            noised.copy_(noise.add_(self._clipped(name, part)))  # in float64 and rounded once
+            noised.copy_(noise.add_(part))  # in float64 and rounded once
 
     def _no_guarantee_reason(self) -> str | None:
         if self.scale == 0:

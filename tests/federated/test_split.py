@@ -83,7 +83,7 @@ def test_encoding_under_autocast_does_not_cut_the_gradient(nrms, cohorts, cohort
         half.encode(nrms, cohort.articles, 0)
         found = half.gradients(nrms, cohort.articles, vectors, 0)
     for name, value in expected.items():
-        assert (found[name] - value).norm() < 0.1 * value.norm() + 1e-3, name
+        assert (found[name] - value).norm() < 0.1 * value.norm() + 5e-3, name
 
 
 def test_a_news_model_without_trained_parameters_has_no_gradient(nrms, cohorts, cohort):

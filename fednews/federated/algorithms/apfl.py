@@ -41,8 +41,8 @@ class APFL(PersonalModels, FedAvg):
         adaptive: whether each client learns its alpha.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
-            on a CPU, 5 on an accelerator.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: on an accelerator 5,
+            on a CPU none is padded.
 
     Raises:
         UsageError: a setting out of range.

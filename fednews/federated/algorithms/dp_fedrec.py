@@ -20,8 +20,8 @@ class DPFedRec(FedNewsRec):
         clip: theta, the bound on every coordinate.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
-            on a CPU, 5 on an accelerator.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: on an accelerator 5,
+            on a CPU none is padded.
     """
 
     def __init__(

@@ -59,8 +59,8 @@ class EfficientFedRec(ClientSampling):
         loss: a client's loss is the sum or the mean over its samples.
         min_multiplicity: gradients of news that fewer of the round's clients touched are not uploaded.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
-            on a CPU, 5 on an accelerator.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: on an accelerator 5,
+            on a CPU none is padded.
         news_at_once: news that the server encodes at a time; more takes more memory.
 
     Raises:

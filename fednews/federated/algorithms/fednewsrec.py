@@ -33,8 +33,8 @@ class FedNewsRec(ClientSampling):
         noise_scale: lambda, the scale of the Laplace noise; 0 for none.
         loss: a client's loss is the sum (the text) or the mean (the code) over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
-            on a CPU, 5 on an accelerator.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: on an accelerator 5,
+            on a CPU none is padded.
     """
 
     def __init__(

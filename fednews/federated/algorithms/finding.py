@@ -74,8 +74,8 @@ class Finding(ClientSampling):
         mix_moments: interpolate and mix the optimisers' moments like the weights.
         loss: a client's loss is the sum or the mean over its samples.
         client_dropout: probability that a drawn client never answers.
-        clients_at_once: clients whose own gradients are computed together, padded alike; null: one after the other
-            on a CPU, 5 on an accelerator.
+        clients_at_once: clients whose own gradients are computed together, padded alike; null: on an accelerator 5,
+            on a CPU none is padded.
         min_group_clients: uploads of a group with fewer answers in a round are dropped, as their sum hides little.
         vector_clip: bound on the L2 norm of an uploaded user vector; null for none.
         vector_noise: standard deviation of the Gaussian noise on an uploaded user vector; 0 for none.

@@ -110,7 +110,7 @@ def test_with_lambda_one_every_group_trains_alone(synthetic_store, tmp_path):
                     parameter.grad = update[name][0]
                 optimizer.step()
         for name, value in group_weights(loop, group).items():
-            torch.testing.assert_close(value, alone.model.state_dict()[name], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(value, alone.model.state_dict()[name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_step_in_the_layers_with_a_group_for_each_user_is_fedper(synthetic_store, tmp_path):

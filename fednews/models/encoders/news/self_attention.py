@@ -1,9 +1,9 @@
 """Titles by self-attention over words (NRMS)."""
 
-import torch
 from torch import Tensor, nn
 
 from fednews.models.layers import AdditiveAttention, FastDropout, SelfAttention, WordEmbedding
+from fednews.models.ragged import Sequences
 
 
 class SelfAttentionTitle(nn.Module):
@@ -23,9 +23,13 @@ class SelfAttentionTitle(nn.Module):
         self.pool = AdditiveAttention(heads * head_dim, query_dim)
         self.dropout = FastDropout(dropout)
 
-    def forward(self, *groups: Tensor) -> Tensor:
-        """Titles ``[N, L]``, of any number of lengths -> ``[N, heads * head_dim]`` of all."""
-        masks = [tokens != 0 for tokens in groups]
-        words = self.words(torch.cat([tokens.flatten() for tokens in groups]))
-        contextual = self.attention.groups(self.dropout(words), masks)
-        return self.pool.groups(self.dropout(contextual), masks)
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``tokens [N, L]`` -> ``[N, heads * head_dim]``."""
+        mask = tokens != 0
+        contextual = self.attention(self.dropout(self.words(tokens)), mask)
+        return self.pool(self.dropout(contextual), mask)
+
+    def ragged(self, tokens: Tensor, sequences: Sequences) -> Tensor:
+        """``tokens [T]``, none of them padding -> ``[N, heads * head_dim]``, with each client's own weights."""
+        words = self.dropout(self.words.ragged(tokens, sequences.counts))
+        return self.pool.ragged(self.dropout(self.attention.ragged(words, sequences)), sequences)

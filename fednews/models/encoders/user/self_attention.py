@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from fednews.models.layers import AdditiveAttention, FastDropout, SelfAttention
+from fednews.models.ragged import Sequences
 
 
 class SelfAttentionUser(nn.Module):
@@ -24,3 +25,8 @@ class SelfAttentionUser(nn.Module):
         """``history [R, H, d]``, ``mask [R, H]`` -> ``[R, d]``, zero for an empty history."""
         contextual = self.attention(self.dropout(history), mask)
         return self.pool(self.dropout(contextual), mask)
+
+    def ragged(self, history: Tensor, sequences: Sequences) -> Tensor:
+        """``history [T, d]`` -> ``[R, d]``, zero for an empty history, with each client's own weights."""
+        contextual = self.attention.ragged(self.dropout(history), sequences)
+        return self.pool.ragged(self.dropout(contextual), sequences)
