@@ -22,7 +22,7 @@ Parameters = dict[str, Tensor]
 """Tensors by parameter name, ``[*shape]``, or ``[c, *shape]`` where they are stacked over clients."""
 
 Direction = Callable[[Parameters, Parameters], Parameters]
-"""(gradients, parameters), stacked -> what a step descends instead of the gradients."""
+"""(gradients, parameters), stacked -> what a step descends instead of the gradients, which it may overwrite."""
 
 _AT_ONCE_ON_ACCELERATORS = 5
 
@@ -84,7 +84,7 @@ class LocalClients:
             gradients, losses = self.gradients(local)
             first = losses if first is None else first
             step = gradients if direction is None else direction(gradients, local)
-            local = stepped(local, step, lr)
+            local = {name: torch.sub(value, step[name], alpha=lr, out=step[name]) for name, value in local.items()}
         return local, first
 
     def updates(self, updates: Parameters, losses: Tensor) -> ClientUpdates:
@@ -147,5 +147,5 @@ def stepped(parameters: Parameters, direction: Parameters, lr: float) -> Paramet
 def proximal(strength: float, anchor: Parameters) -> Direction:
     """Descend the loss plus ``strength / 2`` times the squared distance from ``anchor`` (stacked or not)."""
     return lambda gradients, local: {
-        name: torch.add(gradient, local[name] - anchor[name], alpha=strength) for name, gradient in gradients.items()
+        name: gradient.add_(local[name] - anchor[name], alpha=strength) for name, gradient in gradients.items()
     }

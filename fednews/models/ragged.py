@@ -4,7 +4,7 @@ On a CPU this is what clients' own gradients are made of: all their positions go
 through its own matrix products, and nothing is computed for padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,14 @@ class Sequences:
     """Sequences laid one after the other, those of one client side by side.
 
     Attributes:
-        groups: for each length, int64 ``[B, L]``, the positions of the sequences that have it.
-        place: int64 ``[N]``, where each sequence stands among those of all groups.
+        order: int64 ``[T]``, the positions of all sequences, shorter ones first.
+        shapes: for each length, how many sequences have it, and the length.
+        place: int64 ``[N]``, where each sequence stands in that order.
         counts: positions of each client, which sum up to T.
     """
 
-    groups: list[Tensor]
+    order: Tensor
+    shapes: list[tuple[int, int]]
     place: Tensor
     counts: list[int]
 
@@ -38,7 +40,18 @@ class Sequences:
         starts = (lengths.cumsum(0) - lengths)[order].split(sizes.tolist())
         steps = torch.arange(int(lengths.max()) if len(lengths) else 0)
         groups = [start[:, None] + steps[:length] for start, length in zip(starts, values.tolist(), strict=True)]
-        return cls(groups, order.argsort(), counts)
+        positions = torch.cat([lengths[:0], *(group.flatten() for group in groups)])
+        return cls(positions, [tuple(group.shape) for group in groups], order.argsort(), counts)
+
+    def groups(self, x: Tensor) -> Iterator[Tensor]:
+        """``x [T, d]`` -> for each length ``[B, L, d]``."""
+        parts = x.index_select(0, self.order).split([sequences * length for sequences, length in self.shapes])
+        return (part.view(*shape, x.shape[1]) for part, shape in zip(parts, self.shapes, strict=True))
+
+    def flat(self, groups: Iterable[Tensor]) -> Tensor:
+        """What :meth:`groups` gave, or others of that length, as ``[T, d]`` again."""
+        parts = torch.cat([group.flatten(0, 1) for group in groups])
+        return torch.empty_like(parts).index_copy_(0, self.order, parts)
 
 
 def ragged_attention(qkv: Tensor, sequences: Sequences, heads: int) -> Tensor:
@@ -46,15 +59,13 @@ def ragged_attention(qkv: Tensor, sequences: Sequences, heads: int) -> Tensor:
 
     ``[T, 3 * heads * d]`` -> ``[T, heads * d]``.
     """
-    return _Attention.apply(qkv, [group for group in sequences.groups if group.shape[1]], heads)
+    return _Attention.apply(qkv, sequences, heads)
 
 
 def ragged_pool(x: Tensor, scores: Tensor, sequences: Sequences) -> Tensor:
     """Each sequence's ``x [T, d]`` weighted by the softmax of its ``scores [T]``: ``[N, d]``, 0 for an empty one."""
-    pooled = []
-    for group in sequences.groups:
-        weights = scores[group].softmax(-1).unsqueeze(1)
-        pooled.append((weights @ x.index_select(0, group.flatten()).view(*group.shape, x.shape[-1])).squeeze(1))
+    parts = zip(sequences.groups(scores.unsqueeze(1)), sequences.groups(x), strict=True)
+    pooled = [(score.softmax(1).transpose(1, 2) @ part).squeeze(1) for score, part in parts]
     return torch.cat(pooled)[sequences.place]
 
 
@@ -75,25 +86,18 @@ def clients_linear(x: Tensor, weight: Tensor, bias: Tensor | None, counts: Seque
 
 class _Attention(Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, groups: list[Tensor], heads: int) -> Tensor:
-        out, kept = qkv.new_empty(len(qkv), qkv.shape[1] // 3), []
-        for group in groups:
-            part = qkv.index_select(0, group.flatten()).view(*group.shape, -1)
-            found, *saved = attended(part, None, heads)
-            out.index_copy_(0, group.flatten(), found.flatten(0, 1))
-            kept += saved
-        ctx.save_for_backward(*kept)
-        ctx.groups, ctx.heads = groups, heads
-        return out
+    def forward(ctx: Any, qkv: Tensor, sequences: Sequences, heads: int) -> Tensor:
+        found, *kept = zip(*(attended(part, None, heads) for part in sequences.groups(qkv)), strict=True)
+        ctx.save_for_backward(*(tensor for group in zip(*kept, strict=True) for tensor in group))
+        ctx.sequences, ctx.heads = sequences, heads
+        return sequences.flat(found)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        found, kept = gradient.new_empty(len(gradient), 3 * gradient.shape[1]), iter(ctx.saved_tensors)
-        for group, parts, weights in zip(ctx.groups, kept, kept, strict=True):
-            part = gradient.index_select(0, group.flatten()).view(*group.shape, -1)
-            found.index_copy_(0, group.flatten(), attention_gradient(part, parts, weights, ctx.heads).flatten(0, 1))
-        return found, None, None
+        kept = iter(ctx.saved_tensors)
+        groups = zip(ctx.sequences.groups(gradient), kept, kept, strict=True)
+        return ctx.sequences.flat(attention_gradient(*group, ctx.heads) for group in groups), None, None
 
 
 class _Linear(Function):

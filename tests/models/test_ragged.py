@@ -27,12 +27,14 @@ def padded(x):
     return out, mask
 
 
-def test_groups_name_every_position_once_and_sequences_are_found_again(sequences):
-    assert sorted(position for group in sequences.groups for position in group.flatten().tolist()) == list(range(13))
-    rows = [row.tolist() for group in sequences.groups for row in group]
+def test_groups_hold_every_position_once_and_give_it_back(sequences):
+    x = torch.arange(13.0)[:, None]
+    groups = list(sequences.groups(x))
+    rows = [row.flatten().tolist() for group in groups for row in group]
     starts = (LENGTHS.cumsum(0) - LENGTHS).tolist()
     expected = [list(range(start, start + length)) for start, length in zip(starts, LENGTHS.tolist(), strict=True)]
     assert [rows[place] for place in sequences.place.tolist()] == expected
+    assert torch.equal(sequences.flat(groups), x)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -114,7 +114,7 @@ class APFL(PersonalModels, FedAvg):
 
 def mixture(alpha: Tensor, own: Parameters, shared: Parameters) -> Parameters:
     """``alpha [c]`` parts of each client's own parameters ``[c, *shape]``, the rest shared or stacked ones."""
-    return {name: _over(alpha, value) * value + (1 - _over(alpha, value)) * shared[name] for name, value in own.items()}
+    return {name: torch.lerp(shared[name].expand_as(value), value, _over(alpha, value)) for name, value in own.items()}
 
 
 def _over(alpha: Tensor, value: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import torch
+
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort
 from fednews.errors import UsageError
@@ -74,6 +76,6 @@ class PFedMe(PersonalModels, FedAvg):
                 personal, losses = group.descend(personal, self.inner_steps, self.inner_lr, envelope)
                 first = losses if first is None else first
                 rate = self.local_lr * self.lam
-                local = {name: value - rate * (value - personal[name]) for name, value in local.items()}
+                local = {name: torch.lerp(value, personal[name], rate) for name, value in local.items()}
             self.personal.write(group.clients, group.whole(personal, received))
             yield group.updates({name: value - local[name] for name, value in start.items()}, first)

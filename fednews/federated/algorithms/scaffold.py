@@ -74,8 +74,9 @@ class SCAFFOLD(FedAvg):
             correction = {name: value - own[name] for name, value in control.items()}
             end, losses = group.descend(first, self.local_steps, self.local_lr, _corrected(correction))
             update = {name: first[name] - value for name, value in end.items()}
-            change = {name: x / (self.local_steps * self.local_lr) - control[name] for name, x in update.items()}
-            self.controls.write(group.clients, {name: own[name] + value for name, value in change.items()})
+            rate = 1 / (self.local_steps * self.local_lr)
+            change = {name: torch.add(-control[name], value, alpha=rate) for name, value in update.items()}
+            self.controls.write(group.clients, {name: own[name].add_(value) for name, value in change.items()})
             yield group.updates(update | _named(change), losses)
 
     def aggregate(self, model: NewsModel, cohort: Cohort | None, work: Round) -> Aggregate:
@@ -104,4 +105,4 @@ def _named(control: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _corrected(correction: dict[str, Tensor]) -> Direction:
-    return lambda gradients, local: {name: gradient + correction[name] for name, gradient in gradients.items()}
+    return lambda gradients, local: {name: gradient.add_(correction[name]) for name, gradient in gradients.items()}
