@@ -295,8 +295,9 @@ def _innermost(message: str) -> str:
     if not errors:
         return message
     bullets = re.split(r"\n\s*- ", listed.split("Given value")[0])
-    key = re.search(_PART, message)
-    return (f"{key[1]}: " if key else "") + next((b for b in bullets if b.strip() and "NoneType" not in b), message)
+    first, *inner = list(dict.fromkeys(re.findall(_PART, message))) or [""]
+    key = ".".join([first, *(name for name in inner if not name.startswith(first))])
+    return (f"{key}: " if key else "") + next((b for b in bullets if b.strip() and "NoneType" not in b), message)
 
 
 def _explain_class(name: str, message: str) -> str:

@@ -58,6 +58,9 @@ def test_another_class_drops_the_settings_of_the_one_before(tmp_path):
         (["--trainer.fast_dev_run", "true"], "fast_dev_run cannot be changed"),
         (["--trainer.val_check_interval", "0.5"], "whole number of rounds"),
         (["--algorithm.loss", "median"], "median"),
+        (["--algorithm.clients_at_once", "many"], "algorithm.clients_at_once: Not of type PositiveInt"),
+        (["--algorithm.clients_at_once", "0"], "algorithm.clients_at_once: Not of type PositiveInt"),
+        (["--algorithm", "FedPer", "--algorithm.personal_layers", "all"], "algorithm.personal_layers: "),
         (["--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
     ],
 )
