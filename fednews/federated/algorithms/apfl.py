@@ -114,7 +114,8 @@ class APFL(PersonalModels, FedAvg):
 
 def mixture(alpha: Tensor, own: Parameters, shared: Parameters) -> Parameters:
     """``alpha [c]`` parts of each client's own parameters ``[c, *shape]``, the rest shared or stacked ones."""
-    return {name: torch.lerp(shared[name].expand_as(value), value, _over(alpha, value)) for name, value in own.items()}
+    kinds = ((name, value.to(shared[name].dtype), shared[name]) for name, value in own.items())
+    return {name: torch.lerp(other.expand_as(mine), mine, _over(alpha, mine)) for name, mine, other in kinds}
 
 
 def _over(alpha: Tensor, value: Tensor) -> Tensor:
