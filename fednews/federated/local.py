@@ -106,8 +106,8 @@ def local_clients(
         model: the recommender.
         cohort: the clients' data.
         reduction: what a client's loss is over its samples.
-        clients_at_once: how many together; None: 5 on an accelerator; on a CPU as many as stay in the
-            cache, where the model can do without padding (``ragged``), else one after the other.
+        clients_at_once: how many together, padded alike; None: 5 on an accelerator, and on a CPU nothing is padded:
+            as many as stay in the cache where the model can do that (``ragged``), else one after the other.
         at_rest: names of parameters that gradients alone move: rows of tables without a gradient are left out.
     """
     for chosen, news, make in _batches(model, cohort, clients_at_once):

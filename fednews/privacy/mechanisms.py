@@ -137,14 +137,15 @@ class ClippedLaplace:
         for name, values in updates.items():
             if len(values) != len(generators):
                 raise FednewsError(f"{name} has {len(values)} clients and there are {len(generators)} noise generators")
-        released = {name: torch.empty_like(values) for name, values in updates.items()}
+        contiguous = torch.contiguous_format
+        released = {name: torch.empty_like(values, memory_format=contiguous) for name, values in updates.items()}
         tasks = [
             (name, updates[name][client].flatten(), released[name][client].view(-1), own)
             for client, generator in enumerate(generators)
             for name, own in zip(sorted(updates), _apart(generator, len(updates)), strict=True)
         ]
         with _threads(generators) as each:
-            for _ in each(self._release, *zip(*tasks, strict=True)):
+            for _ in each(lambda task: self._release(*task), tasks):
                 pass
         return released
 

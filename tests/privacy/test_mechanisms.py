@@ -162,6 +162,23 @@ def test_noise_is_the_same_whatever_the_number_of_threads(monkeypatch):
     assert all(torch.equal(value, one[name]) for name, value in released().items())
 
 
+def test_updates_of_several_blocks_and_of_any_layout_are_noised_alike():
+    """Numbers are clipped and noised block by block, in the order of the rows' elements."""
+    update = torch.randn(2, 300, 400).transpose(1, 2)
+    own = lambda: [Streams(7).numpy("noise", 0, client) for client in range(2)]  # noqa: E731
+    released = ClippedLaplace(0.5, 0.2)({"weight": update.double()}, own())["weight"]
+    same = ClippedLaplace(0.5, 0.2)({"weight": update.double().contiguous()}, own())["weight"]
+    assert torch.equal(released, same)
+    noise = (released - update.double().clamp(-0.5, 0.5)).flatten()
+    assert len(noise.unique()) == len(noise), "no block repeats another"
+    assert stats.kstest(noise.numpy(), stats.laplace(scale=0.2).cdf).pvalue > 1e-3
+
+
+def test_a_sum_that_overflows_is_no_nan():
+    large = {"weight": torch.tensor([[3e38, -3e38] * 64])}
+    assert ClippedLaplace(2e38, 0.1).clipped(large)["weight"].abs().max() <= 2e38
+
+
 def test_noise_repeats_with_its_stream_and_differs_between_rounds_and_clients():
     mechanism, zeros = ClippedLaplace(0.5, 0.2), {"weight": torch.zeros(2, 50)}
     first = mechanism(zeros, generators([0, 1]))["weight"]
