@@ -38,7 +38,9 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         """``[…, in]`` -> ``[…, out]``; where clients have ``counts`` rows each, ``[T, in]`` -> ``[T, out]``."""
-        return super().forward(x) if counts is None else clients_linear(x, self.weight, self.bias, counts)
+        if self.weight.dim() == 2:  # one for all, where it is not trained
+            return super().forward(x)
+        return clients_linear(x, self.weight, self.bias, counts)
 
 
 class SelfAttention(nn.Module):

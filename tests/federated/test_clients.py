@@ -148,6 +148,19 @@ def test_clients_of_few_words_are_computed_together(nrms, cohort, monkeypatch):
         torch.testing.assert_close(found, expected, **CLOSE)
 
 
+def test_layers_that_are_not_trained_are_the_same_for_all_clients(make_model, cohort):
+    model = make_model(dropout=0.0)
+    frozen = [parameter for name, parameter in trainable(model).items() if model.layer_of()[name] < 2]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    if not trainable(model):
+        pytest.skip("nothing is left to train")
+    unpadded, together = (
+        plain_sum(client_gradients(model, cohort, "mean", at_once), trainable(model)).total for at_once in (None, 4)
+    )
+    torch.testing.assert_close(unpadded, together, **CLOSE)
+
+
 def test_mixed_precision_does_without_ragged_sequences(nrms, cohort):
     """Autocast does not reach into their layers."""
     with torch.autocast("cpu", torch.bfloat16):
