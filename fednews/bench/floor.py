@@ -27,7 +27,7 @@ from fednews.federated.algorithms.finding import Finding
 from fednews.federated.algorithms.pfedme import PFedMe
 from fednews.federated.algorithms.scaffold import SCAFFOLD
 from fednews.federated.clients import trainable
-from fednews.federated.parts import part_of
+from fednews.federated.parts import each_client, part_of
 from fednews.models.base import NewsModel
 
 
@@ -77,8 +77,7 @@ class Floor:
         return shared * self.cohort(cohort).forward + (own - shared) * apart.forward + own * apart.backward
 
     def _apart(self, cohort: Cohort) -> Flops:
-        clients = torch.eye(len(cohort), dtype=torch.bool)
-        return sum((self.cohort(part_of(cohort, one)) for one in clients), Flops())
+        return sum((self.cohort(part) for part in each_client(cohort)), Flops())
 
     def cohort(self, cohort: Cohort) -> Flops:
         """One forward and backward pass at one set of parameters."""

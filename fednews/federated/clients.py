@@ -12,7 +12,7 @@ from torch import Tensor
 from fednews.aggregation.updates import ClientUpdates
 from fednews.data.cohort import Cohort
 from fednews.federated.local import Direction, Parameters, Reduction, at_rows, local_clients
-from fednews.federated.losses import CohortLosses, cohort_losses
+from fednews.federated.losses import CohortLosses, cohort_losses, gradients_of
 from fednews.models.base import NewsModel
 from fednews.models.functional import call_at
 from fednews.timing import section
@@ -41,11 +41,8 @@ def fused_gradient(
     weight = cohort.counts.sum().to(losses.dtype)
     per_sample = cohort.counts[cohort.client].to(losses.dtype) if reduction == "sum" else torch.ones_like(losses)
     with section("backward"):
-        gradients = torch.autograd.grad((losses * per_sample).sum() / weight, list(at.values()), allow_unused=True)
-    updates = {
-        name: torch.zeros_like(parameter)[None] if gradient is None else gradient[None]
-        for (name, parameter), gradient in zip(at.items(), gradients, strict=True)
-    }
+        gradients = gradients_of((losses * per_sample).sum() / weight, at)
+    updates = {name: gradient[None] for name, gradient in gradients.items()}
     total = losses.detach().sum()[None]
     return ClientUpdates(cohort.clients[:0], updates, weight[None], total, cohort.counts.sum()[None])
 

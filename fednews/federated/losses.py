@@ -28,6 +28,12 @@ def cohort_losses(
         return click_losses(model.score(users[cohort.sample_history], vectors[cohort.candidates]))
 
 
+def gradients_of(loss: Tensor, at: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients of ``loss`` at the tensors ``at``, by name; zero where it does not depend on them."""
+    found = zip(at.items(), torch.autograd.grad(loss, list(at.values()), allow_unused=True), strict=True)
+    return {name: torch.zeros_like(value) if gradient is None else gradient for (name, value), gradient in found}
+
+
 class CohortLosses(torch.nn.Module):
     """:func:`cohort_losses` for :func:`~fednews.models.functional.call_at`."""
 

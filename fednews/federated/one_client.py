@@ -2,11 +2,10 @@
 
 from collections.abc import Container
 
-import torch
 from torch import Tensor
 
 from fednews.data.cohort import Cohort
-from fednews.federated.losses import CohortLosses
+from fednews.federated.losses import CohortLosses, gradients_of
 from fednews.models.base import NewsModel
 from fednews.models.functional import call_at
 from fednews.models.layers import Words
@@ -37,9 +36,4 @@ class OneClient:
         losses = call_at(self._losses, own, self._cohort)
         total = losses.sum()
         loss = total / len(losses) if self._mean else total
-        gradients = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
-        found = {
-            name: (torch.zeros_like(value) if gradient is None else gradient)[None]
-            for (name, value), gradient in zip(own.items(), gradients, strict=True)
-        }
-        return found, total.detach()[None]
+        return {name: gradient[None] for name, gradient in gradients_of(loss, own).items()}, total.detach()[None]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fednews.data.cohort import Cohort
+from fednews.federated.losses import gradients_of
 from fednews.models.base import NewsModel, click_losses, few_words
 from fednews.models.functional import call_at
 from fednews.models.layers import Words
@@ -56,9 +57,7 @@ class RaggedClients:
         }
         losses = call_at(self._losses, at, *self._inputs)
         totals = torch.stack([part.sum() for part in losses.split(self._samples)])
-        gradients = torch.autograd.grad((totals / self._divisors).sum(), list(at.values()), allow_unused=True)
-        found = zip(at.items(), gradients, strict=True)
-        return {name: torch.zeros_like(v) if g is None else g for (name, v), g in found}, totals.detach()
+        return gradients_of((totals / self._divisors).sum(), at), totals.detach()
 
 
 class _Losses(torch.nn.Module):

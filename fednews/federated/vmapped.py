@@ -73,19 +73,16 @@ class _Pieces(torch.nn.Module):
             return self.model.score(users[rows], vectors[candidates])
 
 
-def _inputs(batch: ClientBatch, pieces: int = _LENGTH_GROUPS) -> tuple:
-    """What is read of a batch, each client's news in ``pieces`` of similar text length.
-
-    So little padding is computed; the gradients do not depend on ``pieces`` but for rounding.
-    """
+def _inputs(batch: ClientBatch) -> tuple:
+    """What is read of a batch, each client's news in pieces of similar text length, so that little is padded."""
     news, history, candidates = batch.news, batch.history, batch.candidates
     texts = [news[name] for name in TOKEN_INPUTS if name in news]
-    if texts and pieces > 1:
+    if texts:
         order = sum((text != 0).sum(-1) for text in texts).argsort(dim=1, stable=True)
         news = {name: torch.take_along_dim(column, _like(order, column), 1) for name, column in news.items()}
         place = order.argsort(dim=1)
         history, candidates = (torch.take_along_dim(place, x.flatten(1), 1).view_as(x) for x in (history, candidates))
-        parts = zip(*(column.chunk(pieces, 1) for column in news.values()), strict=True)
+        parts = zip(*(column.chunk(_LENGTH_GROUPS, 1) for column in news.values()), strict=True)
         groups = tuple(_trimmed(dict(zip(news, part, strict=True))) for part in parts)
     else:
         groups = (news,)

@@ -93,7 +93,7 @@ class EBNR(NewsModel):
         return self.pretrain_epochs > 0
 
     def pretrain(self, news: dict[str, Tensor], generator: torch.Generator) -> None:
-        if self.pretrain_epochs:
+        if self.pretrains:
             fit_autoencoder(
                 self.news,
                 _text(news),
