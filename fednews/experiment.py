@@ -23,6 +23,7 @@ from fednews.data.store import Store
 from fednews.errors import FednewsError, UsageError
 from fednews.evaluation.evaluate import evaluate
 from fednews.federated.loop import FederatedLoop
+from fednews.memory import steady_memory
 from fednews.models.compiled import compile_encoders
 from fednews.progress import RoundProgress
 from fednews.streams import Streams
@@ -146,7 +147,8 @@ def train(
         callbacks = [last, best, *bar, *watch.callbacks]
         trainer = Trainer(**settings, logger=run.logger if run else False, callbacks=callbacks)
         try:
-            trainer.fit(loop, data, ckpt_path=checkpoint, weights_only=True)
+            with steady_memory():
+                trainer.fit(loop, data, ckpt_path=checkpoint, weights_only=True)
             trainer.save_checkpoint(Path(last.dirpath) / "last.ckpt")
         except BaseException as error:
             if run:

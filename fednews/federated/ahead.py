@@ -4,6 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import torch
+
 from fednews.data.cohort import Cohort
 from fednews.federated.algorithms.base import Selection
 
@@ -30,7 +32,7 @@ class Ahead:
 
     def __init__(self, prepare: Callable[[int], Prepared]) -> None:
         self._prepare = prepare
-        self._pool = ThreadPoolExecutor(1, "fednews-ahead")
+        self._pool = _one_thread("fednews-ahead")
         self._next: tuple[int, Future[Prepared]] | None = None
 
     def start(self, number: int) -> None:
@@ -53,3 +55,16 @@ class Ahead:
     def close(self) -> None:
         """End the thread; what was begun and nobody took is lost."""
         self._pool.shutdown(cancel_futures=True)
+
+
+def _one_thread(name: str) -> ThreadPoolExecutor:
+    """A thread whose torch functions run in it alone.
+
+    OpenMP threads of its own would be more than the machine has cores for: those of the training thread would then
+    sleep, and have to be woken, between any two calls (libgomp), which doubles the time of small ones.
+    """
+    pool, threads = ThreadPoolExecutor(1, name), torch.get_num_threads()
+    pool.submit(torch.set_num_threads, 1).result()
+    pool.submit(torch.get_num_threads).result()  # a thread takes over the process's number when it first asks for it
+    torch.set_num_threads(threads)
+    return pool

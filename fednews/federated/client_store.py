@@ -26,6 +26,7 @@ class ClientStore:
     def __init__(self, default: Parameters, folder: Path | None = None) -> None:
         self._default = {name: value.detach().clone() for name, value in default.items()}
         self._sizes = [value.numel() for value in default.values()]
+        self._row_bytes = 4 * sum(self._sizes)
         self._rows: dict[int, int] = {}
         # Written as a file and read through a map: writing to a map would end a full disk in a bus error.
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (open as long as the store is)
@@ -44,15 +45,19 @@ class ClientStore:
             clients: any numbers that name clients.
             default: what clients without a row read, instead of the store's own default.
         """
-        found = [(place, self._rows[c]) for place, c in enumerate(clients.tolist()) if c in self._rows]
-        places, rows = torch.tensor(found, dtype=torch.int64).view(-1, 2).T
-        values = torch.from_numpy(self._mapped()[rows.numpy()]).split(self._sizes, 1)
         default = self._default if default is None else default
-        stacked = {}
-        for name, own in zip(self._default, values, strict=True):
-            value = default[name].detach().to(clients.device)
-            stacked[name] = value.repeat(len(clients), *[1] * value.dim())
-            stacked[name][places.to(clients.device)] = own.view(len(places), *value.shape).to(value)
+        stacked = {
+            name: default[name].new_empty((len(clients), *default[name].shape), device=clients.device)
+            for name in self._default
+        }
+        for place, client in enumerate(clients.tolist()):
+            if client in self._rows:
+                self._file.seek(self._rows[client] * self._row_bytes)
+            for name, values in stacked.items():
+                if client in self._rows:
+                    self._read_next(values[place])
+                else:
+                    values[place] = default[name].detach()
         return stacked
 
     def read_one(self, client: int, device: torch.device) -> Parameters:
@@ -67,11 +72,11 @@ class ClientStore:
         Raises:
             FednewsError: the file cannot grow.
         """
-        none = torch.empty(len(clients), 0, device=clients.device)  # of torch's default type, which may be float64
-        parts = [values[name].detach().float().reshape(len(clients), -1) for name in self._default]
-        rows = torch.cat([none, *parts], 1).float().cpu().numpy()
-        for client, row in zip(clients.tolist(), rows, strict=True):
-            self._write(self._rows.setdefault(client, len(self._rows)) * row.nbytes, row)
+        parts = [values[name].detach().to("cpu", torch.float32).contiguous().numpy() for name in self._default]
+        for place, client in enumerate(clients.tolist()):
+            row = self._rows.get(client, len(self))
+            self._write(row, [part[place] for part in parts])
+            self._rows[client] = row
 
     def state_dict(self) -> dict[str, Tensor]:
         """``clients`` int64 ``[rows]`` and ``values`` float32 ``[rows, numbers]`` of the rows in use, mapped."""
@@ -91,21 +96,38 @@ class ClientStore:
             raise FednewsError(f"the checkpoint keeps {numbers} numbers for each client, not {sum(self._sizes)}")
         self._rows = {client: row for row, client in enumerate(state["clients"].tolist())}
         self._file.truncate(0)
-        self._write(0, state["values"].cpu().contiguous().numpy())
+        self._write(0, [state["values"].cpu().contiguous().numpy()])
 
     def _mapped(self) -> np.ndarray:
         """The rows in use, float32 ``[rows, numbers]``; what is written to them does not reach the file."""
         shape = (len(self._rows), sum(self._sizes))
         return np.memmap(self._file, np.float32, "c", shape=shape) if all(shape) else np.empty(shape, np.float32)
 
-    def _write(self, place: int, values: np.ndarray) -> None:
-        rest = memoryview(values).cast("B") if values.size else b""
-        self._file.seek(place)
+    def _read_next(self, to: Tensor) -> None:
+        """Read as many numbers as ``to`` has, without a copy where it can be read into."""
+        direct = to.dtype == torch.float32 and to.device.type == "cpu"
+        numbers = to if direct else torch.empty(to.shape, dtype=torch.float32)
+        rest = _bytes(numbers.numpy())
+        while len(rest):
+            rest = rest[self._file.readinto(rest) :]
+        if not direct:
+            to.copy_(numbers)
+
+    def _write(self, row: int, values: list[np.ndarray]) -> None:
+        """Write numbers one after the other from the start of a row on."""
+        self._file.seek(row * self._row_bytes)
         try:
-            while len(rest):
-                rest = rest[self._file.write(rest) :]
+            for part in values:
+                rest = _bytes(part)
+                while len(rest):
+                    rest = rest[self._file.write(rest) :]
         except OSError as error:
+            clients = max(len(self), row + 1)
             raise FednewsError(
-                f"cannot keep {len(self)} clients' parameters ({len(self) * sum(self._sizes) * 4} bytes): "
+                f"cannot keep {clients} clients' parameters ({clients * self._row_bytes} bytes): "
                 f"{error.strerror}; set TMPDIR to a folder with room"
             ) from error
+
+
+def _bytes(values: np.ndarray) -> memoryview:
+    return memoryview(values.reshape(-1)).cast("B") if values.size else memoryview(b"")

@@ -29,6 +29,21 @@ def test_a_round_that_was_begun_is_taken_and_any_other_is_made_now():
     ahead.close()
 
 
+def test_the_thread_computes_alone_and_others_as_before():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ahead = Ahead(lambda number: torch.get_num_threads())
+        later = []
+        other = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+        other.start()
+        other.join()
+        assert [ahead.take(0), torch.get_num_threads(), *later] == [1, 2, 2]
+        ahead.close()
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_what_preparing_raises_is_raised_where_the_round_is_taken():
     def prepare(number):
         raise UsageError("no such clients")

@@ -71,12 +71,13 @@ class SCAFFOLD(FedAvg):
         start, control = trainable(model), self._control_on(model)
         for group in local_clients(model, cohort, self.loss, self.clients_at_once):
             own, first = self.controls.read(group.clients), group.stacked(start)
-            correction = {name: value - own[name] for name, value in control.items()}
-            end, losses = group.descend(first, self.local_steps, self.local_lr, _corrected(correction))
-            update = {name: first[name] - value for name, value in end.items()}
+            # c_u - c; the round's c_u^+ is this plus the mean slope
+            drift = {name: value.sub_(control[name]) for name, value in own.items()}
+            end, losses = group.descend(first, self.local_steps, self.local_lr, _corrected(drift))
+            update = {name: torch.sub(first[name], value, out=value) for name, value in end.items()}
             rate = 1 / (self.local_steps * self.local_lr)
             change = {name: torch.add(-control[name], value, alpha=rate) for name, value in update.items()}
-            self.controls.write(group.clients, {name: own[name].add_(value) for name, value in change.items()})
+            self.controls.write(group.clients, {n: value.add_(update[n], alpha=rate) for n, value in drift.items()})
             yield group.updates(update | _named(change), losses)
 
     def aggregate(self, model: NewsModel, cohort: Cohort | None, work: Round) -> Aggregate:
@@ -104,5 +105,5 @@ def _named(control: dict[str, Tensor]) -> dict[str, Tensor]:
     return {_CONTROL + name: value for name, value in control.items()}
 
 
-def _corrected(correction: dict[str, Tensor]) -> Direction:
-    return lambda gradients, local: {name: gradient.add_(correction[name]) for name, gradient in gradients.items()}
+def _corrected(drift: dict[str, Tensor]) -> Direction:
+    return lambda gradients, local: {name: gradient.sub_(drift[name]) for name, gradient in gradients.items()}
