@@ -23,7 +23,7 @@ from fednews.data.store import Store
 from fednews.errors import FednewsError, UsageError
 from fednews.evaluation.evaluate import evaluate
 from fednews.federated.loop import FederatedLoop
-from fednews.memory import steady_memory
+from fednews.heap import frozen_heap
 from fednews.models.compiled import compile_encoders
 from fednews.progress import RoundProgress
 from fednews.streams import Streams
@@ -147,7 +147,7 @@ def train(
         callbacks = [last, best, *bar, *watch.callbacks]
         trainer = Trainer(**settings, logger=run.logger if run else False, callbacks=callbacks)
         try:
-            with steady_memory():
+            with frozen_heap():
                 trainer.fit(loop, data, ckpt_path=checkpoint, weights_only=True)
             trainer.save_checkpoint(Path(last.dirpath) / "last.ckpt")
         except BaseException as error:

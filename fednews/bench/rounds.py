@@ -25,7 +25,7 @@ from fednews.experiment import build, pretrain, quiet
 from fednews.federated.algorithms.base import Selection
 from fednews.federated.clients import fused_gradient, trainable
 from fednews.federated.loop import FederatedLoop
-from fednews.memory import steady_memory
+from fednews.heap import frozen_heap
 from fednews.models.base import encode_by_length, few_words, words_of
 from fednews.timing import Sections, unmeasured
 from fednews.tracking.run import TrackedRun
@@ -60,7 +60,7 @@ def bench_rounds(
     pretrain(loop, data)
     data.eval_impressions = min(eval_impressions, data.eval_impressions or eval_impressions)
     measured = _Measured(CLOCKS[clock], reference_samples)
-    with _throwaway_run(config, data.source.fingerprint) as run, measured.sections, steady_memory():
+    with _throwaway_run(config, data.source.fingerprint) as run, measured.sections, frozen_heap():
         settings = {
             **vars(config.trainer),
             "max_steps": rounds + _WARMUP,
