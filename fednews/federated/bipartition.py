@@ -15,8 +15,8 @@ Linkage = Literal["single", "complete"]
 
 def lengths(parts: list[ClientUpdates]) -> Tensor:
     """Euclidean norms of all clients' updates, float64 ``[c]``, in the order of the parts."""
-    squares = (sum(u.flatten(1).square().sum(1, dtype=torch.float64) for u in p.updates.values()) for p in parts)
-    return torch.cat(list(squares)).sqrt()
+    norms = ([torch.linalg.vector_norm(u.flatten(1), dim=1).double() for u in p.updates.values()] for p in parts)
+    return torch.cat([torch.stack(own).norm(dim=0) for own in norms])
 
 
 def length(update: dict[str, Tensor]) -> float:

@@ -1,6 +1,9 @@
-"""What clients keep between rounds: a row of numbers for each client that has taken part, in a memory-mapped file."""
+"""What clients keep between rounds: a row of numbers for each client that has taken part, in a file."""
 
+import os
 import tempfile
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +13,15 @@ from torch import Tensor
 from fednews.errors import FednewsError
 
 Parameters = dict[str, Tensor]
+_WRITES_AT_ONCE = 2
 
 
 class ClientStore:
     """Named tensors of any number of clients, float32.
 
     A client has no row, and costs nothing, until it is written for the first time. The file is as long as the rows
-    in use; it has no name, so that it ends with the process however that ends.
+    in use; it has no name, so that it ends with the process however that ends. A thread writes it while rounds compute:
+    a disk that has gigabytes to write makes whoever writes more wait.
 
     Args:
         default: what a client without a row reads, by name; gives names and shapes.
@@ -30,6 +35,8 @@ class ClientStore:
         self._rows: dict[int, int] = {}
         # Written as a file and read through a map: writing to a map would end a full disk in a bus error.
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (open as long as the store is)
+        self._writer = ThreadPoolExecutor(1, "fednews-clients")
+        self._writes: deque[tuple[list[int], Future[None]]] = deque()
 
     def __len__(self) -> int:
         """Clients with a row."""
@@ -50,14 +57,16 @@ class ClientStore:
             name: default[name].new_empty((len(clients), *default[name].shape), device=clients.device)
             for name in self._default
         }
+        rows = {self._rows.get(client) for client in clients.tolist()}
+        written = [place for place, (begun, _) in enumerate(self._writes, 1) if rows.intersection(begun)]
+        self._finish_writes(len(self._writes) - max(written, default=0))
         for place, client in enumerate(clients.tolist()):
+            own = {name: values[place] for name, values in stacked.items()}
             if client in self._rows:
-                self._file.seek(self._rows[client] * self._row_bytes)
-            for name, values in stacked.items():
-                if client in self._rows:
-                    self._read_next(values[place])
-                else:
-                    values[place] = default[name].detach()
+                self._read(self._rows[client] * self._row_bytes, own)
+            else:
+                for name, value in own.items():
+                    value.copy_(default[name].detach())
         return stacked
 
     def read_one(self, client: int, device: torch.device) -> Parameters:
@@ -69,17 +78,19 @@ class ClientStore:
     def write(self, clients: Tensor, values: Parameters) -> None:
         """Replace the tensors of ``clients`` (int64 ``[c]``, all different) by ``[c, *shape]`` by name.
 
+        The values must not be changed afterwards. A failure is raised by this call or one of the next.
+
         Raises:
             FednewsError: the file cannot grow.
         """
         parts = [values[name].detach().to("cpu", torch.float32).contiguous().numpy() for name in self._default]
-        for place, client in enumerate(clients.tolist()):
-            row = self._rows.get(client, len(self))
-            self._write(row, [part[place] for part in parts])
-            self._rows[client] = row
+        rows = [self._rows.setdefault(client, len(self._rows)) for client in clients.tolist()]
+        self._finish_writes(_WRITES_AT_ONCE - 1)
+        self._writes.append((rows, self._writer.submit(self._write, rows, parts)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """``clients`` int64 ``[rows]`` and ``values`` float32 ``[rows, numbers]`` of the rows in use, mapped."""
+        self._finish_writes()
         return {
             "clients": torch.tensor(list(self._rows), dtype=torch.int64),
             "values": torch.from_numpy(self._mapped()),
@@ -94,39 +105,48 @@ class ClientStore:
         numbers = state["values"].shape[1]
         if numbers != sum(self._sizes):
             raise FednewsError(f"the checkpoint keeps {numbers} numbers for each client, not {sum(self._sizes)}")
+        self._finish_writes()
         self._rows = {client: row for row, client in enumerate(state["clients"].tolist())}
         self._file.truncate(0)
-        self._write(0, [state["values"].cpu().contiguous().numpy()])
+        self._write([0], [state["values"].cpu().contiguous().numpy()[None]])
 
     def _mapped(self) -> np.ndarray:
         """The rows in use, float32 ``[rows, numbers]``; what is written to them does not reach the file."""
         shape = (len(self._rows), sum(self._sizes))
         return np.memmap(self._file, np.float32, "c", shape=shape) if all(shape) else np.empty(shape, np.float32)
 
-    def _read_next(self, to: Tensor) -> None:
-        """Read as many numbers as ``to`` has, without a copy where it can be read into."""
-        direct = to.dtype == torch.float32 and to.device.type == "cpu"
-        numbers = to if direct else torch.empty(to.shape, dtype=torch.float32)
-        rest = _bytes(numbers.numpy())
-        while len(rest):
-            rest = rest[self._file.readinto(rest) :]
-        if not direct:
-            to.copy_(numbers)
+    def _read(self, place: int, own: Parameters) -> None:
+        """Read tensors that lie one after the other from byte ``place`` on, into them where their type allows it."""
+        for to in own.values():
+            direct = to.dtype == torch.float32 and to.device.type == "cpu"
+            numbers = to if direct else torch.empty(to.shape, dtype=torch.float32)
+            rest = _bytes(numbers.numpy())
+            while len(rest):
+                read = os.preadv(self._file.fileno(), [rest], place)
+                rest, place = rest[read:], place + read
+            if not direct:
+                to.copy_(numbers)
 
-    def _write(self, row: int, values: list[np.ndarray]) -> None:
-        """Write numbers one after the other from the start of a row on."""
-        self._file.seek(row * self._row_bytes)
+    def _write(self, rows: list[int], parts: list[np.ndarray]) -> None:
+        """Write to each of ``rows`` what is its own in each of ``parts``, one after the other."""
         try:
-            for part in values:
-                rest = _bytes(part)
-                while len(rest):
-                    rest = rest[self._file.write(rest) :]
+            for index, row in enumerate(rows):
+                place = row * self._row_bytes
+                for part in parts:
+                    rest = _bytes(part[index])
+                    while len(rest):
+                        written = os.pwrite(self._file.fileno(), rest, place)
+                        rest, place = rest[written:], place + written
         except OSError as error:
-            clients = max(len(self), row + 1)
             raise FednewsError(
-                f"cannot keep {clients} clients' parameters ({clients * self._row_bytes} bytes): "
+                f"cannot keep {len(self)} clients' parameters ({len(self) * self._row_bytes} bytes): "
                 f"{error.strerror}; set TMPDIR to a folder with room"
             ) from error
+
+    def _finish_writes(self, but: int = 0) -> None:
+        """Wait until all writes but the last few are done."""
+        while len(self._writes) > but:
+            self._writes.popleft()[1].result()
 
 
 def _bytes(values: np.ndarray) -> memoryview:

@@ -89,6 +89,7 @@ def test_the_file_is_as_long_as_the_rows_in_use_and_lies_where_it_was_told_to(de
     store = ClientStore(default, folder=tmp_path)
     store.write(torch.tensor([10**9, 5, 7]), values([10**9, 5, 7]))
     store.write(torch.tensor([5]), values([5], seed=2))
+    store.state_dict()
     assert os.fstat(store._file.fileno()).st_size == 3 * 9 * 4
     assert os.readlink(f"/proc/self/fd/{store._file.fileno()}").startswith(str(tmp_path))
     assert list(tmp_path.iterdir()) == [], "the file has no name that a killed process would leave behind"
@@ -133,7 +134,18 @@ def test_a_file_that_cannot_grow_is_one_clear_error():
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
+        store.write(torch.tensor([2]), {"weight": torch.ones(1, 1000)})
         with pytest.raises(FednewsError, match=r"cannot keep 3 clients' parameters .*; set TMPDIR"):
-            store.write(torch.tensor([2]), {"weight": torch.ones(1, 1000)})
+            store.read(torch.tensor([2]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_rows_whose_writing_has_only_begun_are_read_and_saved_as_written(default):
+    store = ClientStore(default)
+    for seed in range(20):
+        store.write(torch.tensor([seed % 3, 3]), new := values([0, 3], seed))
+        assert same(store.read(torch.tensor([seed % 3, 3])), new)
+    store.write(torch.tensor([7]), new := values([7]))
+    last = store.state_dict()["values"][-1]
+    assert torch.equal(last, torch.cat([value.flatten() for value in new.values()]))

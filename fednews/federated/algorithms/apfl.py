@@ -81,16 +81,17 @@ class APFL(PersonalModels, FedAvg):
     def _train(
         self, group: LocalClients, local: Parameters, own: Parameters, alpha: Tensor
     ) -> tuple[Parameters, Parameters, Tensor, Tensor]:
-        first = None
+        first, before = None, alpha
         for step in range(self.local_steps):
             gradients, losses = group.gradients(local)
-            mixed, _ = group.gradients(mixture(alpha, own, local))
+            mixed, _ = group.gradients(mixture(before, own, local))
             first = losses if first is None else first
-            towards = {name: _over(alpha, gradient) * gradient for name, gradient in mixed.items()}
             if self.adaptive and step == 0:
                 slope = sum(((own[name] - local[name]) * x).reshape(len(x), -1).sum(1) for name, x in mixed.items())
                 alpha = (alpha - self.local_lr * slope).clamp(0, 1)
-            own, local = stepped(own, towards, self.local_lr), stepped(local, gradients, self.local_lr)
+            for name, gradient in mixed.items():
+                own[name].addcmul_(gradient, _over(before, gradient), value=-self.local_lr)
+            local, before = stepped(local, gradients, self.local_lr), alpha
         return local, own, alpha, first
 
     def scorer(self, model: NewsModel, catalogue: Catalogue) -> Scorer:

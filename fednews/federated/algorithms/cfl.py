@@ -150,7 +150,7 @@ class CFL(ClientSampling):
             return
         for part in client_gradients(model, cohort, self.loss, self.clients_at_once, parameters):
             part = part.whole(parameters)
-            yield replace(part, updates={name: self.local_lr * update for name, update in part.updates.items()})
+            yield replace(part, updates={name: update.mul_(self.local_lr) for name, update in part.updates.items()})
 
     def _cluster_of(self, cohort: Cohort) -> np.ndarray:
         return self._cluster[cohort.clients.cpu().numpy()]
