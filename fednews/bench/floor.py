@@ -19,6 +19,7 @@ from fednews.federated.algorithms.base import Algorithm
 from fednews.federated.algorithms.centralized import Centralized
 from fednews.federated.algorithms.cfl import CFL
 from fednews.federated.algorithms.ditto import Ditto
+from fednews.federated.algorithms.efficient_fedrec import EfficientFedRec
 from fednews.federated.algorithms.fedavg import FedAvg
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
 from fednews.federated.algorithms.fedper import FedPer
@@ -70,6 +71,8 @@ class Floor:
             if not separate:
                 return sum(self.cohort(part).total for part in parts)
             return sum(self.cohort(part).forward for part in parts) + self._apart(cohort).backward
+        if isinstance(algorithm, EfficientFedRec):  # news are the server's work, histories the clients'
+            return self.cohort(cohort).total
         shared, own, together = _gradients(algorithm)
         if together and not separate:
             return self.cohort(cohort).total
@@ -129,7 +132,7 @@ class Floor:
 
 def has_floor(algorithm: Algorithm) -> bool:
     """Whether it is known what the method's algebra needs."""
-    return isinstance(algorithm, (Centralized, FedNewsRec, Finding, *_OWN))
+    return isinstance(algorithm, (Centralized, EfficientFedRec, FedNewsRec, Finding, *_OWN))
 
 
 def _gradients(algorithm: Algorithm) -> tuple[int, int, bool]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fednews.data.features import TOKEN_INPUTS, take_news
 from fednews.federated.clients import trainable
-from fednews.models.base import NewsModel
+from fednews.models.base import NewsModel, encode_by_length
 from fednews.streams import Streams
 
 VECTORS = "vectors"
@@ -104,7 +104,7 @@ class ServerHalf:
 
     def _encode(self, model: NewsModel, news: dict[str, Tensor], *draw: int) -> Tensor:
         with self._streams.torch_global("news_dropout", *draw):
-            return model.encode_news(news)
+            return encode_by_length(model, news)
 
     def _chunks(self, rows: Tensor, device: torch.device) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Positions in ``rows`` and model inputs of news of similar text length, so that little padding is computed."""

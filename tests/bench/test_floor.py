@@ -5,6 +5,7 @@ import torch
 
 from fednews.bench.floor import Floor, has_floor
 from fednews.federated.algorithms.cfl import CFL
+from fednews.federated.algorithms.efficient_fedrec import EfficientFedRec
 from fednews.federated.algorithms.fcf import FCF
 from fednews.federated.algorithms.fedavg import FedAvg
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
@@ -61,6 +62,8 @@ def test_methods_count_each_news_once_per_set_of_parameters(nrms, cohort):
     assert floor.round(fedsgd, cohort, separate=True) == whole.forward + backward
     assert floor.round(FedNewsRec(clients_per_round=6), cohort, False) == whole.forward + backward
     assert floor.round(CFL(clients_per_round=6, eps1=0.1, eps2=1.0), cohort, False) == whole.forward + backward
+    for separate in (False, True):
+        assert floor.round(EfficientFedRec(clients_per_round=6), cohort, separate) == whole.total
     three = FedAvg(clients_per_round=6, local_steps=3)
     assert floor.round(three, cohort, False) == whole.forward + 2 * forward + 3 * backward
     assert floor.round(FedPer(clients_per_round=6, local_steps=3), cohort, False) == 3 * (forward + backward)
