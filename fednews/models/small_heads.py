@@ -83,7 +83,8 @@ def _softmax_gradient_(gradient: Tensor, weights: Tensor) -> Tensor:
 
 def _in_passes(scores: Tensor) -> bool:
     """Whether passes over all scores are faster than torch's softmax, which takes a row at a time."""
-    return scores.device.type == "cpu" and 0 < scores.shape[-1] < _REGISTER and scores.dtype != torch.bfloat16
+    wide = scores.dtype in (torch.float32, torch.float64)
+    return wide and scores.device.type == "cpu" and 0 < scores.shape[-1] < _REGISTER
 
 
 class _Attention(Function):

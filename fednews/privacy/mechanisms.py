@@ -21,7 +21,7 @@ REPLACE_CLIENT_DATA = "replace one client's data by any other data with the same
 
 _SIGNS = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)  # eight for each byte
 _BLOCK = 2**15  # numbers that stay in a CPU's cache, and that torch does not share out among threads of its own
-_TERMS_WORTH_GAMMA = 6  # two Gamma draws take the time of about six Laplace draws
+_TERMS_WORTH_GAMMA = 5  # a Gamma and a normal draw take the time of about five Laplace draws
 
 _LOCAL_VIEW = (
     "every client's noisy update by itself, with the client's identity",
@@ -67,13 +67,15 @@ def laplace_noise(count: int, scale: float, generator: torch.Generator | np.rand
 def summed_laplace_noise(count: int, scale: float, terms: int, generator: np.random.Generator) -> Tensor:
     """Sums of ``terms`` independent Laplace(0, scale) draws each, float64 ``[count]``, at a cost without ``terms``.
 
-    A Laplace variable is the difference of two exponential ones, so the sum of m is that of two Gamma(m) ones.
+    A Laplace variable is a normal one of variance 2 E with E exponential, so the sum of m is one of variance 2 G with G
+    from Gamma(m): the same as the difference of two Gamma(m) ones, in less time.
     """
     if terms <= _TERMS_WORTH_GAMMA:
         return sum(laplace_noise(count, scale, generator) for _ in range(terms))
-    difference = generator.standard_gamma(terms, count)
-    difference -= generator.standard_gamma(terms, count)
-    return torch.from_numpy(difference).mul_(scale)
+    noise = generator.standard_gamma(terms, count)
+    np.sqrt(noise, out=noise)
+    noise *= generator.standard_normal(count)
+    return torch.from_numpy(noise).mul_(math.sqrt(2) * scale)
 
 
 def _laplace_of_uniform(uniform: Tensor) -> Tensor:

@@ -19,8 +19,11 @@ def mask():
     return torch.arange(5) < torch.tensor([[5], [2], [1]])
 
 
-def test_values_and_gradients_equal_torchs_own(mask):
-    qkv = torch.randn(3, 5, 3 * 4 * 6, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("length", [1, 5, 15, 16, 40])
+def test_values_and_gradients_equal_torchs_own(length):
+    """Rows shorter than a vector register are computed otherwise."""
+    mask = torch.arange(length) < torch.tensor([[length], [-(-length // 2)], [1]])
+    qkv = torch.randn(3, length, 3 * 4 * 6, dtype=torch.float64, requires_grad=True)
     found, expected = small_heads(qkv, mask, 4), torchs_own(qkv, mask, 4)
     torch.testing.assert_close(found, expected, **CLOSE)
     weights = torch.randn_like(found)
@@ -33,6 +36,18 @@ def test_a_row_without_a_real_key_is_finite(mask):
     out = small_heads(qkv, torch.zeros_like(mask), 2)
     assert out.isfinite().all()
     assert torch.autograd.grad(out.sum(), qkv)[0].isfinite().all()
+
+
+def test_scores_far_apart_neither_overflow_nor_lose_their_order(mask):
+    qkv = torch.randn(3, 5, 24) * 1e4
+    torch.testing.assert_close(small_heads(qkv, mask, 2), torchs_own(qkv, mask, 2))
+
+
+def test_no_positions_give_no_positions():
+    qkv = torch.randn(3, 0, 24, requires_grad=True)
+    out = small_heads(qkv, torch.zeros(3, 0, dtype=torch.bool), 2)
+    assert out.shape == (3, 0, 8)
+    assert torch.autograd.grad(out.sum(), qkv)[0].shape == qkv.shape
 
 
 def test_mapped_over_clients_it_equals_a_loop(mask):
