@@ -8,10 +8,7 @@ name others that it builds on::
     seed: 1
 """
 
-import difflib
 import hashlib
-import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +58,7 @@ from fednews.data.features import NewsInfo
 from fednews.data.module import NewsDataModule
 from fednews.errors import UsageError
 from fednews.federated.algorithms.base import Algorithm
+from fednews.mistakes import explain
 from fednews.models.base import NewsModel
 from fednews.privacy.accounting import DEFAULT_DELTA
 
@@ -165,7 +163,7 @@ def _resolve(arguments: list[str]) -> Namespace:
     try:
         config = parser.parse_args(arguments)
     except (ArgumentError, TypeError, ValueError) as error:
-        raise UsageError(_explain(str(error), parser)) from error
+        raise UsageError(explain(str(error), parser, _PARTS)) from error
     config.pop("config")  # where the values came from is not part of what they are
     return _checked(_plain(config))
 
@@ -192,7 +190,7 @@ def instantiate(config: Namespace) -> Namespace:
     try:
         return parser.instantiate(config)
     except ValueError as error:
-        raise UsageError(_explain(str(error), parser)) from error
+        raise UsageError(explain(str(error), parser, _PARTS)) from error
 
 
 def _checked(config: Namespace) -> Namespace:
@@ -256,73 +254,3 @@ def _layers_of(content: dict, folder: Path, inside: tuple[Path, ...]) -> Iterato
     for name in [base] if isinstance(base, str) else base:
         yield from _layers(folder / name, inside)
     yield yaml.safe_dump(content)
-
-
-def _explain(message: str, parser: ArgumentParser) -> str:
-    """The parser's complaint in one line, with the nearest valid name where a name is wrong."""
-    line = " ".join(_innermost(message).split())
-    if unknown_class := re.search(r"Expected a dot import path string: ([\w.]+)", line):
-        return _explain_class(unknown_class[1], message)
-    if out_of_range := re.search(_OUT_OF_RANGE, line):
-        key, value, allowed = out_of_range.groups()
-        return f"configuration key '{key}': {value} is out of range, it must be {allowed.replace('v', '')}"
-    unknown = next((found[1] for pattern in _UNKNOWN_KEY if (found := re.search(pattern, line))), None)
-    if unknown is None:
-        return line.replace("Parser key", "configuration key")
-    if (part := re.search(_PART, message)) and "." not in unknown:
-        unknown = f"{part[1]}.{unknown}"
-    known = _known_keys(parser)
-    leaves = {key.rsplit(".", 1)[-1]: key for key in known}
-    near = difflib.get_close_matches(unknown, known, 1) or [
-        leaves[name] for name in difflib.get_close_matches(unknown.rsplit(".", 1)[-1], leaves, 1)
-    ]
-    return f"unknown configuration key '{unknown}'" + (f": did you mean '{near[0]}'?" if near else "")
-
-
-_OUT_OF_RANGE = r'"([\w.]+)": Not of type \w+: (\S+) does not conform to restriction ([^"]+?)(?:\. Got value.*)?$'
-_PART = r'Parser key "([\w.]+)"'
-_UNKNOWN_KEY = (
-    r"[Oo]ption '([\w.]+)' is not accepted",
-    r"does not accept option '([\w.]+)'",
-    r"[Uu]nrecognized arguments?: --([\w.]+)",
-    r"[Kk]ey '?([\w.]+)'? is not expected",
-)
-
-
-def _innermost(message: str) -> str:
-    """What was wrong with the one alternative that counts, out of a report on all alternatives of a type."""
-    _, errors, listed = message.partition("Errors:")
-    if not errors:
-        return message
-    bullets = re.split(r"\n\s*- ", listed.split("Given value")[0])
-    first, *inner = list(dict.fromkeys(re.findall(_PART, message))) or [""]
-    key = ".".join([first, *(name for name in inner if not name.startswith(first))])
-    return (f"{key}: " if key else "") + next((b for b in bullets if b.strip() and "NoneType" not in b), message)
-
-
-def _explain_class(name: str, message: str) -> str:
-    part = re.search(_PART, message)
-    key = part[1].split(".")[0] if part else ""
-    classes = _subclasses(_PARTS[key]) if key in _PARTS else ()
-    known = sorted(cls.__name__ for cls in classes if not inspect.isabstract(cls))
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}" if known else "give its import path"
-    return f"{key or 'configuration'}: there is no class '{name}': {hint}"
-
-
-def _known_keys(parser: ArgumentParser) -> list[str]:
-    keys = [action.dest for action in parser._actions]
-    for part, base in _PARTS.items():
-        for cls in _subclasses(base):
-            keys += [f"{part}.{name}" for name in _settings(cls)]
-    return keys
-
-
-def _subclasses(base: type) -> Iterator[type]:
-    for cls in base.__subclasses__():
-        yield cls
-        yield from _subclasses(cls)
-
-
-def _settings(cls: type) -> list[str]:
-    return list(inspect.signature(cls).parameters)

@@ -50,17 +50,33 @@ def test_another_class_drops_the_settings_of_the_one_before(tmp_path):
         (["--algorithm", "FedAvgg"], "algorithm: there is no class 'FedAvgg': did you mean FedAvg?"),
         (["--model", "Qwertz"], "NAML, NPA, NRMS"),
         (["--optimizer", "Adan"], "optimizer: there is no class 'Adan': did you mean Adam"),
-        (["--seed", "x"], "\"seed\": Expected a <class 'int'>"),
+        (["--seed", "x"], "seed must be a whole number, not 'x'"),
         (["--seed", "-1"], "seed must not be negative"),
         (["--delta", "0"], "delta must lie between 0 and 1"),
         (["--trainer.max_steps", "0"], "number of rounds"),
         (["--trainer.accumulate_grad_batches", "4"], "accumulate_grad_batches cannot be changed"),
         (["--trainer.fast_dev_run", "true"], "fast_dev_run cannot be changed"),
         (["--trainer.val_check_interval", "0.5"], "whole number of rounds"),
-        (["--algorithm.loss", "median"], "median"),
-        (["--algorithm.clients_at_once", "many"], "algorithm.clients_at_once: Not of type PositiveInt"),
-        (["--algorithm.clients_at_once", "0"], "algorithm.clients_at_once: Not of type PositiveInt"),
-        (["--algorithm", "FedPer", "--algorithm.personal_layers", "all"], "algorithm.personal_layers: "),
+        (["--algorithm.loss", "median"], "algorithm.loss must be one of sum, mean, not 'median'"),
+        (["--algorithm.clients_at_once", "many"], "algorithm.clients_at_once must be a whole number > 0, not 'many'"),
+        (["--algorithm.clients_at_once", "0"], "algorithm.clients_at_once must be a whole number > 0, not '0'"),
+        (["--algorithm.clip", "x"], "algorithm.clip must be a number, not 'x'"),
+        (["--algorithm", "PrivateRec", "--algorithm.epsilon", "inf"], "not 'inf': infinity is written .inf"),
+        (["--model.dropout", "1.5"], "model.dropout must be a number >= 0 and < 1, not '1.5'"),
+        (["--model.heads", "0"], "model.heads must be a whole number > 0, not '0'"),
+        (["--model.train_words", "5"], "model.train_words must be true or false, not '5'"),
+        (
+            ["--model", "PrivateRecModel", "--model.base", "NRMS", "--model.base.heads", "0"],
+            "model.base.heads must be a",
+        ),
+        (["--model", "PrivateRecModel", "--model.base", "NRMZ"], "there is no class 'NRMZ': did you mean NRMS?"),
+        (["--optimizer.lr", "fast"], "optimizer.lr must be a number, not 'fast'"),
+        (
+            ["--scheduler", "StepLR", "--scheduler.step_size", "x"],
+            "scheduler.step_size must be a whole number, not 'x'",
+        ),
+        (["--trainer.precision", "8"], "trainer.precision must be one of 64, 32, 16, "),
+        (["--algorithm", "FedPer", "--algorithm.personal_layers", "all"], "personal_layers must be a whole number"),
         (["--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
     ],
 )
@@ -69,6 +85,12 @@ def test_mistakes_are_one_clear_line(extra, message):
         parse([*NEEDED, *extra])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("part", "setting"), [("algorithm", "clients_at_once"), ("model", "dropout")])
+def test_a_setting_of_a_part_without_a_class_asks_for_the_class(part, setting):
+    with pytest.raises(UsageError, match=f"^{part}.{setting}: name the {part} first, by --{part} CLASS"):
+        parse(["--data.store", "x", f"--{part}.{setting}", "0"])
 
 
 @pytest.mark.parametrize(
@@ -136,13 +158,15 @@ def test_settings_out_of_range_are_one_clear_line_when_built(synthetic_store, ex
 
 @pytest.mark.parametrize(
     ("model", "setting", "value", "allowed"),
-    [("nrms", "heads", 0, ">0"), ("dkn", "windows", "[1,0]", ">0"), ("naml", "dropout", 1.0, ">=0 and <1")],
+    [
+        ("nrms", "heads", "0", "a whole number > 0"),
+        ("dkn", "windows", "[1,0]", "a whole number > 0"),
+        ("naml", "dropout", "1.0", "a number >= 0 and < 1"),
+    ],
 )
 def test_a_size_or_rate_out_of_range_is_refused_in_one_line(model, setting, value, allowed):
     layers = ["--config", "experiments/mind_sample_central.yaml", "--config", f"experiments/model/{model}.yaml"]
-    with pytest.raises(
-        UsageError, match=rf"^configuration key '{setting}': \S+ is out of range, it must be {allowed}$"
-    ):
+    with pytest.raises(UsageError, match=rf"^model.{setting} must be {allowed}, not '\S+'$"):
         parse([*layers, f"--model.init_args.{setting}={value}"])
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from fednews.data.cohort import Cohort
-from fednews.data.features import TOKEN_INPUTS, trim_tokens
+from fednews.data.features import TOKEN_INPUTS, take_news, trim_tokens
 from fednews.federated.algorithms.apfl import APFL
 from fednews.federated.algorithms.base import Algorithm
 from fednews.federated.algorithms.centralized import Centralized
@@ -26,9 +26,11 @@ from fednews.federated.algorithms.fedper import FedPer
 from fednews.federated.algorithms.fedprox import FedProx
 from fednews.federated.algorithms.finding import Finding
 from fednews.federated.algorithms.pfedme import PFedMe
+from fednews.federated.algorithms.privaterec import PrivateRec
 from fednews.federated.algorithms.scaffold import SCAFFOLD
 from fednews.federated.clients import trainable
 from fednews.federated.parts import each_client, part_of
+from fednews.federated.private_draws import with_history_per_sample
 from fednews.models.base import NewsModel
 
 
@@ -73,17 +75,35 @@ class Floor:
             return sum(self.cohort(part).forward for part in parts) + self._apart(cohort).backward
         if isinstance(algorithm, EfficientFedRec):  # news are the server's work, histories the clients'
             return self.cohort(cohort).total
+        if isinstance(algorithm, PrivateRec):
+            return self._private(algorithm, cohort, separate or algorithm.clipped_sum is not None)
         shared, own, together = _gradients(algorithm)
         if together and not separate:
             return self.cohort(cohort).total
         apart = self._apart(cohort)
         return shared * self.cohort(cohort).forward + (own - shared) * apart.forward + own * apart.backward
 
+    def _private(self, algorithm: PrivateRec, cohort: Cohort, apart: bool) -> int:
+        """The news that replaces clicks is one more; of users taken as constants nothing is carried back."""
+        cohort = with_history_per_sample(cohort) if algorithm.per_sample else cohort
+        constant = algorithm.upload == "stop_gradient"
+        parts = list(each_client(cohort)) if apart else [cohort]
+        needed = Flops(
+            self.cohort(cohort, constant).forward, sum(self.cohort(part, constant).backward for part in parts)
+        )
+        if algorithm.attention.padding:
+            one = self.anonymous()
+            needed += Flops(one.forward, 0 if constant else one.backward * len(parts))
+        return needed.total
+
     def _apart(self, cohort: Cohort) -> Flops:
         return sum((self.cohort(part) for part in each_client(cohort)), Flops())
 
-    def cohort(self, cohort: Cohort) -> Flops:
-        """One forward and backward pass at one set of parameters."""
+    def cohort(self, cohort: Cohort, constant_users: bool = False) -> Flops:
+        """One forward and backward pass at one set of parameters.
+
+        ``constant_users``: a PrivateRecModel's noisy weights are constants to the backward pass.
+        """
         news = self.news(cohort.news)
         clicks = cohort.history_mask.sum(1)
         self._shape = self.model.encode_news(trim_tokens({n: c[:1] for n, c in cohort.news.items()})).detach()
@@ -92,6 +112,10 @@ class Floor:
                 self._users[length] = self._user(length, cohort.candidates.shape[1])
         rows = sum((self._users[n][0] for n in clicks.tolist()), Flops())
         scores = sum((self._users[n][1] for n in clicks[cohort.sample_history].tolist()), Flops())
+        if constant_users:
+            shown = self.news(take_news(cohort.news, cohort.candidates.unique()))
+            basis = 2 * self.model.basis.numel() * len(clicks)
+            news, rows = Flops(news.forward, shown.backward), Flops(rows.forward, basis)
         return news + rows + scores
 
     def news(self, news: dict[str, Tensor]) -> Flops:
@@ -106,6 +130,10 @@ class Floor:
                 one = trim_tokens({name: column[row : row + 1] for name, column in news.items()})
                 self._news[key] = self._count(lambda one=one: self.model.encode_news(one), [])
         return sum((self._news[key] * times for key, times in Counter(lengths).items()), Flops())
+
+    def anonymous(self) -> Flops:
+        """The news that a PrivateRecModel puts in the place of clicks."""
+        return self._count(self.model.anonymous_news, [])
 
     def _user(self, length: int, candidates: int) -> tuple[Flops, Flops]:
         """Of one history with ``length`` clicks, and of scoring one sample with it."""
@@ -132,7 +160,7 @@ class Floor:
 
 def has_floor(algorithm: Algorithm) -> bool:
     """Whether it is known what the method's algebra needs."""
-    return isinstance(algorithm, (Centralized, EfficientFedRec, FedNewsRec, Finding, *_OWN))
+    return isinstance(algorithm, (Centralized, EfficientFedRec, FedNewsRec, Finding, PrivateRec, *_OWN))
 
 
 def _gradients(algorithm: Algorithm) -> tuple[int, int, bool]:

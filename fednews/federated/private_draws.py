@@ -102,15 +102,7 @@ def private_cohort(
         stop_gradient: as in `PrivateUsers`.
     """
     if per_sample:
-        row = cohort.sample_history
-        cohort = replace(
-            cohort,
-            history=cohort.history[row],
-            history_mask=cohort.history_mask[row],
-            history_client=cohort.client,
-            user=cohort.user[row],
-            sample_history=torch.arange(len(row), device=row.device),
-        )
+        cohort = with_history_per_sample(cohort)
     padding, width = HistoryPadding(attention.padding), cohort.history.shape[1]
     noise = torch.zeros(len(cohort.history), attention.basis, dtype=torch.float64)
     replaced = torch.zeros(cohort.history.shape, dtype=torch.bool)
@@ -127,6 +119,19 @@ def private_cohort(
         replaced, noise = replaced & hidden, noise * hidden.any(1, keepdim=True)
     users = PrivateUsers(attention, noise, replaced, cohort.user, stop_gradient)
     return replace(cohort, user=torch.arange(len(cohort.history), device=cohort.user.device)), users
+
+
+def with_history_per_sample(cohort: Cohort) -> Cohort:
+    """The cohort with a history of its own for each sample."""
+    row = cohort.sample_history
+    return replace(
+        cohort,
+        history=cohort.history[row],
+        history_mask=cohort.history_mask[row],
+        history_client=cohort.client,
+        user=cohort.user[row],
+        sample_history=torch.arange(len(row), device=row.device),
+    )
 
 
 def sensitive_news(source: CohortSource, categories: np.ndarray, names: list[str]) -> np.ndarray:

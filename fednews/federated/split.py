@@ -57,9 +57,9 @@ def news_parameters(model: NewsModel) -> dict[str, Tensor]:
 class ServerHalf:
     """Encodes news and carries gradients of their vectors back to the news model, some news at a time.
 
-    A chunk's activations are computed again for its backward pass, so that memory is that of one chunk whatever the
-    number of news. Dropout leaves out the same activations both times: what comes out is the gradient of the vectors
-    that clients worked with.
+    News of one chunk keep their activations for the backward pass; of more they are computed again, chunk by chunk, so
+    that memory is that of one chunk whatever the number of news. Dropout leaves out the same activations both times:
+    what comes out is the gradient of the vectors that clients worked with.
 
     Args:
         features: model inputs of all the store's news.
@@ -71,12 +71,23 @@ class ServerHalf:
         self._features = features
         self._at_once = at_once
         self._streams = streams
+        self._kept: tuple[tuple[int, ...], Tensor, Tensor] | None = None
+
+    def encode(self, model: NewsModel, rows: Tensor, *draw: int, keep: bool = False) -> Tensor:
+        """Representations ``[n, …]`` of the store's news ``rows``, of which there is one at least; ``draw`` numbers the
+        dropout, such as (round, part of its news). ``keep``: :meth:`gradients` will be asked for theirs.
+        """
+        if keep:
+            self._kept = None
+            if len(rows) <= self._at_once:
+                [(positions, news)] = self._chunks(rows, _device(model))
+                vectors = self._encode(model, news, *draw, 0)
+                self._kept = draw, positions, vectors
+                return torch.empty_like(vectors).index_copy_(0, positions, vectors.detach())
+        return self._encode_all(model, rows, *draw)
 
     @torch.no_grad()
-    def encode(self, model: NewsModel, rows: Tensor, *draw: int) -> Tensor:
-        """Representations ``[n, …]`` of the store's news ``rows``, of which there is one at least; ``draw`` numbers the
-        dropout, such as (round, part of its news).
-        """
+    def _encode_all(self, model: NewsModel, rows: Tensor, *draw: int) -> Tensor:
         out = None
         for chunk, (positions, news) in enumerate(self._chunks(rows, _device(model))):
             vectors = self._encode(model, news, *draw, chunk)
@@ -92,8 +103,7 @@ class ServerHalf:
         # What autocast keeps from encoding was cast without a graph, and would cut this one.
         torch.clear_autocast_cache()
         totals = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-        for chunk, (positions, news) in enumerate(self._chunks(rows, _device(model))):
-            vectors = self._encode(model, news, *draw, chunk)
+        for positions, vectors in self._differentiable(model, rows, *draw):
             parts = torch.autograd.grad(
                 vectors, list(parameters.values()), gradient[positions].to(vectors.dtype), allow_unused=True
             )
@@ -101,6 +111,15 @@ class ServerHalf:
                 if part is not None:
                     total += part
         return totals
+
+    def _differentiable(self, model: NewsModel, rows: Tensor, *draw: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Positions in ``rows`` and vectors with their graph, kept or made again."""
+        kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == draw:
+            yield kept[1:]
+            return
+        for chunk, (positions, news) in enumerate(self._chunks(rows, _device(model))):
+            yield positions, self._encode(model, news, *draw, chunk)
 
     def _encode(self, model: NewsModel, news: dict[str, Tensor], *draw: int) -> Tensor:
         with self._streams.torch_global("news_dropout", *draw):

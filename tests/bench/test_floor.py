@@ -2,15 +2,23 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from fednews.bench.floor import Floor, has_floor
+from fednews.data.features import NewsInfo, take_news
 from fednews.federated.algorithms.cfl import CFL
 from fednews.federated.algorithms.efficient_fedrec import EfficientFedRec
 from fednews.federated.algorithms.fcf import FCF
 from fednews.federated.algorithms.fedavg import FedAvg
 from fednews.federated.algorithms.fednewsrec import FedNewsRec
 from fednews.federated.algorithms.fedper import FedPer
-from fednews.federated.parts import part_of
+from fednews.federated.algorithms.privaterec import PrivateRec
+from fednews.federated.clients import fused_gradient
+from fednews.federated.parts import each_client, part_of
+from fednews.federated.private_draws import private_cohort, with_history_per_sample
+from fednews.federated.round import Round
+from fednews.models.private import PrivateRecModel
+from tests.conftest import MODELS
 
 WORD, HEADS, HEAD, QUERY = 12, 2, 5, 7  # of the small NRMS
 DIM = HEADS * HEAD
@@ -67,6 +75,49 @@ def test_methods_count_each_news_once_per_set_of_parameters(nrms, cohort):
     three = FedAvg(clients_per_round=6, local_steps=3)
     assert floor.round(three, cohort, False) == whole.forward + 2 * forward + 3 * backward
     assert floor.round(FedPer(clients_per_round=6, local_steps=3), cohort, False) == 3 * (forward + backward)
+
+
+@pytest.fixture
+def private(synthetic_store, streams) -> PrivateRecModel:
+    with streams.torch_global("test_model"):
+        return MODELS["private_nrms"](NewsInfo.of(synthetic_store, None, streams), dropout=0.0)
+
+
+def one_history(cohort):
+    """A client with one history alone, of which no column is padding."""
+    parts = (part_of(cohort, one) for one in torch.eye(len(cohort), dtype=torch.bool))
+    return next(part for part in parts if len(part.history) == 1 and part.history_mask.all())
+
+
+@pytest.mark.parametrize("upload", ["published", "stop_gradient"])
+@pytest.mark.parametrize("padding", [0.0, 0.3])
+def test_privaterecs_floor_is_what_its_pass_takes_where_nothing_is_padded(private, cohorts, cohort, upload, padding):
+    algorithm = PrivateRec(6, padding=padding, upload=upload)
+    algorithm.setup(private, cohorts, None)
+    part = one_history(cohorts.cohort(cohorts.of_clients(cohorts.draw_clients(30, 1), 0)))
+    work = Round(0, cohorts.streams, False, lambda parts: None)
+    rows, users = private_cohort(part, work, algorithm.attention, 20, False, upload == "stop_gradient")
+    with private.privately(users), FlopCounterMode(display=False) as counted:
+        fused_gradient(private, rows, "mean")
+    floor = Floor(private)
+    # The pass takes the anonymous news whether needed or not, and carries zeros back to news that are in no sample.
+    spared = 0 if padding else (floor.anonymous().forward if upload == "stop_gradient" else floor.anonymous().total)
+    if upload == "stop_gradient":
+        shown = take_news(part.news, part.candidates.unique())
+        spared += floor.news(part.news).backward - floor.news(shown).backward
+    assert counted.get_total_flops() - spared == floor.round(algorithm, part, separate=False)
+
+
+def test_privaterecs_clients_share_a_forward_pass_alone_where_each_sends_its_own_gradient(private, cohorts, cohort):
+    floor = Floor(private)
+    whole, clients = floor.cohort(cohort), [floor.cohort(part) for part in each_client(cohort)]
+    apart = whole.forward + sum(client.backward for client in clients)
+    apart += floor.anonymous().forward + len(cohort) * floor.anonymous().backward
+    assert floor.round(PrivateRec(6), cohort, separate=True) == apart
+    clipped = PrivateRec(6, upload="clipped_noised")
+    assert floor.round(clipped, cohort, separate=False) == apart
+    sampled = floor.round(PrivateRec(6, noise_per="sample"), cohort, separate=False)
+    assert sampled == floor.cohort(with_history_per_sample(cohort)).total + floor.anonymous().total
 
 
 def test_a_method_whose_algebra_is_not_written_down_has_no_floor():

@@ -75,12 +75,28 @@ def test_gradients_are_of_the_vectors_that_were_sent_dropout_included(nrms, coho
     assert moved == pytest.approx(norm, rel=1e-4)
 
 
-def test_encoding_under_autocast_does_not_cut_the_gradient(nrms, cohorts, cohort):
-    half = server(cohorts, 64)
+def test_activations_that_are_kept_give_the_same_gradient_and_serve_once(make_model, cohorts, cohort):
+    model, half = make_model(dropout=0.3).train(), server(cohorts, 1000)
+    again = half.encode(model, cohort.articles, 2)
+    direction = torch.randn_like(again)
+    expected = half.gradients(model, cohort.articles, direction, 2)
+    assert torch.equal(half.encode(model, cohort.articles, 2, keep=True), again)
+    encoded = []
+    model.encode_news, encode = (lambda news: encoded.append(1) or encode(news)), model.encode_news
+    for calls in (0, 1):
+        found = half.gradients(model, cohort.articles, direction, 2)
+        assert bool(encoded) == bool(calls)
+        for name, value in expected.items():
+            assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("at_once", [64, 1000])
+def test_encoding_under_autocast_does_not_cut_the_gradient(nrms, cohorts, cohort, at_once):
+    half = server(cohorts, at_once)
     vectors = torch.ones_like(nrms.encode_news(cohort.news))
     expected = half.gradients(nrms, cohort.articles, vectors, 0)
     with torch.autocast("cpu", torch.bfloat16):
-        half.encode(nrms, cohort.articles, 0)
+        half.encode(nrms, cohort.articles, 0, keep=True)
         found = half.gradients(nrms, cohort.articles, vectors, 0)
     for name, value in expected.items():
         assert (found[name] - value).norm() < 0.1 * value.norm() + 5e-3, name

@@ -45,6 +45,7 @@ from fednews.privacy.unprotected import unprotected
 from fednews.types import Size
 
 _ROW_BYTES = 4  # a news as a number
+_WORD_NEWS_AT_ONCE, _PIECE_NEWS_AT_ONCE = 2048, 256
 
 
 class EfficientFedRec(ClientSampling):
@@ -61,7 +62,8 @@ class EfficientFedRec(ClientSampling):
         client_dropout: probability that a drawn client never answers.
         clients_at_once: clients whose own gradients are computed together, padded alike; null: on an accelerator 5,
             on a CPU none is padded.
-        news_at_once: news that the server encodes at a time; more takes more memory.
+        news_at_once: news that the server encodes at a time, and keeps the activations of; of a round's union that has
+            more they are computed twice. null: 256 where titles go through a language model, else 2,048.
 
     Raises:
         UsageError: a setting out of range.
@@ -75,12 +77,11 @@ class EfficientFedRec(ClientSampling):
         min_multiplicity: int = 1,
         client_dropout: float = 0.0,
         clients_at_once: Size | None = None,
-        news_at_once: int = 256,
+        news_at_once: Size | None = None,
     ) -> None:
         super().__init__(clients_per_round, client_dropout)
-        for name, value in (("min_multiplicity", min_multiplicity), ("news_at_once", news_at_once)):
-            if value < 1:
-                raise UsageError(f"algorithm.{name} must be at least 1, not {value}")
+        if min_multiplicity < 1:
+            raise UsageError(f"algorithm.min_multiplicity must be at least 1, not {min_multiplicity}")
         if news_lr is not None and news_lr <= 0:
             raise UsageError(f"algorithm.news_lr must be above 0, not {news_lr}")
         self.news_lr = news_lr
@@ -107,7 +108,8 @@ class EfficientFedRec(ClientSampling):
     def setup(self, model: NewsModel, source: CohortSource, make_optimizer: Callable[[list], Optimizer]) -> None:
         self._coordinates = sum(part.numel() for part in user_parameters(model).values())
         self._catalogue = len(next(iter(source.features.values())))
-        self._server = ServerHalf(source.features, self.news_at_once, source.streams)
+        at_once = self.news_at_once or (_WORD_NEWS_AT_ONCE if model.tokenizer is None else _PIECE_NEWS_AT_ONCE)
+        self._server = ServerHalf(source.features, at_once, source.streams)
 
     def begin_round(self, source: CohortSource, selection: Selection) -> None:
         self._participants = selection.participants
@@ -130,7 +132,11 @@ class EfficientFedRec(ClientSampling):
         often = np.flatnonzero(seen >= self.min_multiplicity)
         rarely = np.flatnonzero((seen > 0) & (seen < self.min_multiplicity))
         rows = [torch.from_numpy(part) for part in (often, rarely)]
-        parts = [self._server.encode(model, part, number, place) for place, part in enumerate(rows) if len(part)]
+        parts = [
+            self._server.encode(model, part, number, place, keep=place == 0)
+            for place, part in enumerate(rows)
+            if len(part)
+        ]
         self._rows, self._uploaded = torch.cat(rows), len(often)
         self._vectors = torch.cat(parts) if parts else None
 
