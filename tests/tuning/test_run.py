@@ -30,8 +30,9 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def children(study: SweepStudy) -> list:
-    """The trials' runs, oldest first."""
-    return search(connect(), f"tags.`mlflow.parentRunId` = '{study.run_id}'", 1000)[::-1]
+    """The trials' runs, in the order of the trials: of two that are given out at once, the later's may begin first."""
+    runs = search(connect(), f"tags.`mlflow.parentRunId` = '{study.run_id}'", 1000)
+    return sorted(runs, key=lambda run: int(run.data.tags["fednews.trial"]))
 
 
 def trained(study: SweepStudy) -> int:
