@@ -30,17 +30,14 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fednews.aggregation.base import Aggregation
-from fednews.aggregation.fixed_point import FixedPoint, from_limbs, to_limbs
+from fednews.aggregation.encoding import Encoding
+from fednews.aggregation.fixed_point import FixedPoint
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.privacy.entry import LedgerEntry
 from fednews.streams import Streams
-
-SCALARS = FixedPoint(fraction_bits=32, bound=2.0**29)
-"""Encoding of weight, loss and sample count, which need more range than updates."""
 
 SERVER_SEES = (
     "the sums over the round's clients of weighted updates, weights, losses and sample counts, once opened",
@@ -126,12 +123,13 @@ class Encrypted(Aggregation):
         """
         public = self.key_holder.public
         client, server = self.make_client(public), self.make_server(public)
+        encoding = Encoding(self.fixed, like, self.fixed.fraction_bits)
         for part in parts:
             if len(part.clients) != len(part.weights):
                 raise ValueError("encrypted aggregation needs every client's own update, not sums over clients")
             for row in range(len(part.weights)):
                 with self._clock("encryption_seconds"):
-                    upload = client.encrypt(self._message(part, row, like))
+                    upload = client.encrypt(encoding.encode(part, row))
                 self._count(sum(map(len, upload)), 0)
                 with self._clock("aggregation_seconds"):
                     server.add(upload)
@@ -140,7 +138,7 @@ class Encrypted(Aggregation):
         total = server.total()
         self._count(0, sum(map(len, total)))
         with self._clock("decryption_seconds"):
-            return self._aggregate(self.key_holder.open(total, self._length(like)), like)
+            return encoding.decode(self.key_holder.open(total, encoding.length))
 
     def traffic(self) -> tuple[int, int]:
         traffic, self._traffic = self._traffic, (0, 0)
@@ -162,27 +160,6 @@ class Encrypted(Aggregation):
     def covers(self, entry: LedgerEntry) -> LedgerEntry:
         """Only sums reach the server; what the release guarantees in itself does not change."""
         return dataclasses.replace(entry, view="central", server_sees=SERVER_SEES)
-
-    def _message(self, part: ClientUpdates, row: int, like: dict[str, Tensor]) -> np.ndarray:
-        """Int64 ``[n]``: the client's weighted update, then limbs of weight, loss and samples."""
-        scalars = torch.stack([column[row].detach().double() for column in (part.weights, part.loss, part.samples)])
-        limbs = to_limbs(SCALARS.encode(scalars.cpu().numpy()), self.fixed.fraction_bits)
-        return np.concatenate([self.fixed.encode(part.weighted(row, like).cpu().numpy()), limbs])
-
-    def _length(self, like: dict[str, Tensor]) -> int:
-        scalars = len(to_limbs(np.zeros(3, np.int64), self.fixed.fraction_bits))
-        return sum(value.numel() for value in like.values()) + scalars
-
-    def _aggregate(self, message: np.ndarray, like: dict[str, Tensor]) -> Aggregate:
-        size = sum(value.numel() for value in like.values())
-        sums = Aggregate.zeros(like)
-        values = torch.from_numpy(self.fixed.decode(message[:size]))
-        for total, flat in zip(sums.total.values(), values.split([v.numel() for v in like.values()]), strict=True):
-            total.copy_(flat.view_as(total))
-        scalars = from_limbs(message[size:], self.fixed.fraction_bits)
-        for total, scalar in zip((sums.weight, sums.loss, sums.samples), scalars, strict=True):
-            total.fill_(scalar / 2**SCALARS.fraction_bits)
-        return sums
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

@@ -7,6 +7,8 @@ import numpy as np
 
 from fednews.errors import FednewsError, UsageError
 
+_BLOCK = 8192  # numbers that stay in the cache while they are rounded
+
 
 @dataclass(frozen=True)
 class FixedPoint:
@@ -35,14 +37,18 @@ class FixedPoint:
         """The largest encoded magnitude."""
         return int(math.ldexp(self.bound, self.fraction_bits)) - 1
 
-    def encode(self, values: np.ndarray) -> np.ndarray:
-        """Round float64 ``[...]`` to int64 multiples of the step, halves to even.
+    def encode(self, values: np.ndarray, weight: float = 1.0, out: np.ndarray | None = None) -> np.ndarray:
+        """Round ``values [...]`` times ``weight``, both taken as float64, to multiples of the step, halves to even.
+
+        Returns:
+            ``out``, or int64 ``[...]``.
 
         Raises:
-            FednewsError: a value is not finite or not below the bound.
+            FednewsError: a product is not finite or not below the bound.
         """
-        scaled = np.rint(np.ldexp(values, self.fraction_bits))
-        largest = np.abs(scaled).max(initial=0.0)
+        scale = weight * 2.0**self.fraction_bits
+        ends = np.array([values.min(initial=0.0), values.max(initial=0.0)], np.float64)
+        largest = np.abs(np.rint(ends * scale)).max()  # rounding keeps order
         if not np.isfinite(largest):
             raise FednewsError("a client's update or loss is not finite and cannot be encoded: lower the learning rate")
         if largest > self.limit:
@@ -50,7 +56,15 @@ class FixedPoint:
                 f"a client's weighted update reaches {math.ldexp(largest, -self.fraction_bits):g} and its encoding "
                 f"ends at {self.bound:g}: raise the aggregation's bound (init_args.bound), or clip the updates"
             )
-        return scaled.astype(np.int64)
+        out = np.empty(values.shape, np.int64) if out is None else out
+        flat, to, block = values.reshape(-1), out.reshape(-1), np.empty(min(values.size, _BLOCK))
+        for start in range(0, values.size, _BLOCK):
+            part = flat[start : start + _BLOCK]
+            scaled = block[: len(part)]
+            scaled[:] = part
+            scaled *= scale
+            to[start : start + _BLOCK] = np.rint(scaled, out=scaled)
+        return out
 
     def decode(self, values: np.ndarray) -> np.ndarray:
         """Float64 values of int64 ``[...]``: encoded numbers or sums of them."""

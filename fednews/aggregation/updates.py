@@ -1,6 +1,6 @@
 """What client work hands to aggregation, and what comes out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -36,13 +36,11 @@ class ClientUpdates:
         }
         return replace(self, updates={**self.updates, **tables}, rows={})
 
-    def weighted(self, row: int, like: Mapping[str, Tensor]) -> Tensor:
-        """One client's whole update times its weight, flat float64 ``[n]`` in the order of ``like``."""
-        own = ((name, self.updates[name][row].detach().double()) for name in like)
-        parts = (
-            _spread(value, 0, self.rows[name], like[name].shape) if name in self.rows else value for name, value in own
-        )
-        return torch.cat([part.reshape(-1) for part in parts]) * self.weights[row].double()
+    def whole_of(self, row: int, like: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """One client's update with all rows, parameter by parameter in the order of ``like``."""
+        for name, parameter in like.items():
+            own = self.updates[name][row]
+            yield _spread(own, 0, self.rows[name], parameter.shape) if name in self.rows else own
 
 
 def _spread(few: Tensor, dim: int, rows: Tensor, shape: tuple[int, ...]) -> Tensor:

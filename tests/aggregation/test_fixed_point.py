@@ -19,6 +19,16 @@ def test_multiples_of_the_step_are_exact():
     np.testing.assert_array_equal(fixed.encode(values), np.arange(-100, 101))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weighted_values_are_products_in_float64_rounded_once(dtype):
+    values, weight = np.random.default_rng(0).normal(size=(7, 3001)).astype(dtype), 17 / 3
+    fixed, expected = FixedPoint(20, 64.0), np.rint(np.ldexp(values.astype(np.float64) * weight, 20)).astype(np.int64)
+    np.testing.assert_array_equal(fixed.encode(values, weight), expected)
+    narrow = np.empty(values.shape, np.int32)
+    assert fixed.encode(values, weight, out=narrow) is narrow
+    np.testing.assert_array_equal(narrow, expected)
+
+
 @pytest.mark.parametrize("value", [4.0, -4.0, 3.97, 1e300])
 def test_a_value_that_rounds_to_the_bound_or_beyond_is_refused(value: float):
     with pytest.raises(FednewsError, match=r"raise the aggregation's bound"):
@@ -27,8 +37,9 @@ def test_a_value_that_rounds_to_the_bound_or_beyond_is_refused(value: float):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_refused(value: float):
-    with pytest.raises(FednewsError, match="not finite"):
-        FixedPoint(4, 4.0).encode(np.array([0.0, value]))
+    for values, weight in (([0.0, value], 1.0), ([0.0, 1.0], value)):
+        with pytest.raises(FednewsError, match="not finite"):
+            FixedPoint(4, 4.0).encode(np.array(values), weight)
 
 
 @pytest.mark.parametrize(("bits", "bound"), [(0, 4.0), (8, 0.5), (40, 2.0**22), (8, np.inf), (8, np.nan)])

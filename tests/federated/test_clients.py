@@ -202,7 +202,11 @@ def test_updates_have_the_rows_of_read_words_alone(make_model, cohort, at_once):
         assert all(set(part.rows) == tables for part in parts)
         few, like = plain_sum(parts, trainable(model)), trainable(model)
         whole = plain_sum([part.whole(like) for part in parts], like)
-        apart = sum(part.weighted(row, like) for part in parts for row in range(len(part.clients)))
+        apart = sum(
+            torch.cat([value.double().flatten() for value in part.whole_of(row, like)]) * part.weights[row].double()
+            for part in parts
+            for row in range(len(part.clients))
+        )
         assert all(torch.equal(few.total[name], whole.total[name]) for name in like)
         torch.testing.assert_close(apart, torch.cat([few.total[name].double().flatten() for name in like]), **CLOSE)
 

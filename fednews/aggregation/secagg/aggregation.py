@@ -9,12 +9,13 @@ import numpy as np
 from torch import Tensor
 
 from fednews.aggregation.base import Aggregation
+from fednews.aggregation.encoding import Encoding
 from fednews.aggregation.fixed_point import FixedPoint
 from fednews.aggregation.secagg.cost import Cost
 from fednews.aggregation.secagg.graph import Sparse
 from fednews.aggregation.secagg.protocol import SecureSum
+from fednews.aggregation.secagg.ring import Ring
 from fednews.aggregation.secagg.union import union_of_news
-from fednews.aggregation.secagg.vectors import Encoding
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.errors import UsageError
 from fednews.privacy.entry import LedgerEntry
@@ -87,7 +88,8 @@ class SecureAggregation(Aggregation):
             TooFewClients: there are clients, but fewer than ``min_clients``.
             ValueError: a part holds sums over clients instead of single clients' updates.
         """
-        encoding = Encoding(self.fixed, like)
+        limit = self.fixed.limit
+        encoding = Encoding(self.fixed, like, (limit + 1).bit_length() - 1, np.min_scalar_type(-limit))
         vectors: list[np.ndarray] = []
         encoding_seconds = 0.0
         for part in parts:
@@ -99,7 +101,7 @@ class SecureAggregation(Aggregation):
         if not vectors:
             return Aggregate.zeros(like)
         start = time.perf_counter()
-        ring = encoding.ring(len(vectors))
+        ring = Ring.holding(limit, len(vectors))
         for number, vector in enumerate(vectors):  # one by one: memory holds all vectors once
             vectors[number] = ring.wrap(vector)
         total, cost = self.protocol.sum(vectors, ring, round_)

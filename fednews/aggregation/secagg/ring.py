@@ -34,8 +34,9 @@ class Ring:
         return np.dtype(f"<u{self.bits // 8}")
 
     def wrap(self, values: np.ndarray) -> np.ndarray:
-        """Ring elements of signed integers ``[...]``."""
-        return values.astype(self.dtype)
+        """Ring elements of signed integers ``[...]``, which they share memory with where these are as wide."""
+        same = values.dtype == np.dtype(f"<i{self.bits // 8}")
+        return values.view(self.dtype) if same else values.astype(self.dtype)
 
     def unwrap(self, elements: np.ndarray) -> np.ndarray:
         """The int64 ``[...]`` of least magnitude that ring elements stand for."""

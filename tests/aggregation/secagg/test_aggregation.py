@@ -9,7 +9,7 @@ import torch
 from fednews.aggregation.plain import plain_sum
 from fednews.aggregation.secagg.aggregation import SecureAggregation
 from fednews.aggregation.secagg.errors import TooFewClients
-from fednews.aggregation.secagg.vectors import Encoding
+from fednews.aggregation.secagg.ring import Ring
 from fednews.aggregation.updates import Aggregate, ClientUpdates
 from fednews.errors import FednewsError, UsageError
 from fednews.privacy.accounting import DEFAULT_DELTA
@@ -67,7 +67,7 @@ def test_multiples_of_the_step_sum_like_plain_sums():
 def test_the_extreme_values_of_all_clients_do_not_run_over(clients: int, bits: int):
     aggregation = SecureAggregation(fraction_bits=14, bound=2.0**15)
     like = {"w": torch.zeros(2, dtype=torch.float64)}
-    assert Encoding(aggregation.fixed, like).ring(clients).bits == bits
+    assert Ring.holding(aggregation.fixed.limit, clients).bits == bits
     most = aggregation.fixed.limit / 2**14
     updates = torch.tensor([[most, -most]], dtype=torch.float64).expand(clients, 2)
     ones = torch.ones(clients, dtype=torch.float64)
