@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fednews.data.cohort import Cohort
+from fednews.data.features import take_news
 from fednews.models.base import NewsModel, click_losses, encode_by_length, encode_users_by_length, few_words, words_of
 from fednews.models.layers import Words
 
@@ -23,9 +24,24 @@ def cohort_losses(
     """
     # Words for users too: PrivateRec encodes its anonymous news there.
     with few_words(model, words_of(model, cohort.news) if words is None else words, gathered):
-        vectors = encode_by_length(model, cohort.news)
+        vectors = _news(model, cohort)
         users = encode_users_by_length(model, vectors, cohort.history, cohort.history_mask, cohort.user)
         return click_losses(model.score(users[cohort.sample_history], vectors[cohort.candidates]))
+
+
+def _news(model: NewsModel, cohort: Cohort) -> Tensor:
+    """The news' representations ``[N, …]``, of those in histories alone without a graph where users are constant."""
+    if not model.constant_users:
+        return encode_by_length(model, cohort.news)
+    shown = torch.zeros_like(cohort.articles, dtype=torch.bool)
+    shown[cohort.candidates.flatten()] = True
+    parts, rows = [], [part.nonzero().flatten() for part in (shown, ~shown)]
+    # With a graph first: what autocast casts without one it keeps, and a later graph would end there.
+    for part, trained in zip(rows, (torch.is_grad_enabled(), False), strict=True):
+        if len(part):
+            with torch.set_grad_enabled(trained):
+                parts.append(encode_by_length(model, take_news(cohort.news, part)))
+    return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
 def gradients_of(loss: Tensor, at: dict[str, Tensor]) -> dict[str, Tensor]:

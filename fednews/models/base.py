@@ -91,6 +91,11 @@ class NewsModel(nn.Module, ABC):
         return self.score(users[sample_history], vectors[candidates])
 
     @property
+    def constant_users(self) -> bool:
+        """Whether nothing is carried back from users to the news of their histories."""
+        return False
+
+    @property
     def pretrains(self) -> bool:
         """Whether :meth:`pretrain` does anything."""
         return False

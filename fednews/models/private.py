@@ -72,6 +72,10 @@ class PrivateRecModel(NewsModel):
         self._users: PrivateUsers | None = None
 
     @property
+    def constant_users(self) -> bool:
+        return self._users is not None and self._users.stop_gradient
+
+    @property
     def pretrains(self) -> bool:
         return self.base.pretrains
 

@@ -69,7 +69,7 @@ def test_noise_has_the_laplace_distribution_of_its_scale(scale, generator):
 def test_noise_drawn_at_once_is_distributed_like_the_sum_of_single_noises(terms):
     """Two-sample Kolmogorov-Smirnov test at 1 %, and the variance, which is 2 terms scale^2."""
     rng = Streams(12).numpy("noise", terms)
-    at_once = summed_laplace_noise(40_000, 0.3, terms, rng).numpy()
+    at_once = summed_laplace_noise(40_000, {0.3: terms}, rng).numpy()
     one_by_one = rng.laplace(scale=0.3, size=(terms, 40_000)).sum(0)
     assert stats.ks_2samp(at_once, one_by_one).pvalue > 0.01
     kurtosis = 3 + 3 / terms
@@ -77,6 +77,16 @@ def test_noise_drawn_at_once_is_distributed_like_the_sum_of_single_noises(terms)
     assert at_once.var() == pytest.approx(2 * terms * 0.3**2, rel=error)
     if 1 < terms < 10:  # of more, one term is too little to notice
         assert stats.ks_2samp(at_once, rng.laplace(scale=0.3, size=(terms - 1, 40_000)).sum(0)).pvalue < 0.01
+
+
+def test_noises_of_several_scales_are_one_sum():
+    """Like the single noises, and unlike as many of the mean scale."""
+    rng, terms = Streams(12).numpy("noise"), {0.1: 7, 0.5: 2, 2.0: 1}
+    at_once = summed_laplace_noise(40_000, terms, rng).numpy()
+    single = sum(rng.laplace(scale=scale, size=(number, 40_000)).sum(0) for scale, number in terms.items())
+    assert stats.ks_2samp(at_once, single).pvalue > 0.01
+    mean = math.sqrt(sum(number * scale**2 for scale, number in terms.items()) / 10)
+    assert stats.ks_2samp(at_once, rng.laplace(scale=mean, size=(10, 40_000)).sum(0)).pvalue < 1e-4
 
 
 def test_noise_of_a_weighted_sum_is_that_of_noising_every_update():

@@ -75,9 +75,10 @@ def test_without_noise_padding_and_permutation_a_round_is_plain_training_of_the_
             torch.testing.assert_close(found.updates[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_a_round_equals_a_plain_loop_over_clients_and_their_histories(cohorts, model):
-    """Published upload, joint labels, noise and padding on; every client by itself, written out."""
-    algorithm = PrivateRec(6, 8.0, theta=0.8, padding=0.4, label_mechanism="joint", loss="mean")
+@pytest.mark.parametrize("upload", ["published", "stop_gradient"])
+def test_a_round_equals_a_plain_loop_over_clients_and_their_histories(cohorts, model, upload):
+    """Joint labels, noise and padding on; every client by itself, written out."""
+    algorithm = PrivateRec(6, 8.0, theta=0.8, padding=0.4, label_mechanism="joint", upload=upload, loss="mean")
     algorithm.setup(model, cohorts, None)
     attention = algorithm.attention
     total, weight = {name: torch.zeros_like(p) for name, p in trainable(model).items()}, 0
@@ -98,6 +99,7 @@ def test_a_round_equals_a_plain_loop_over_clients_and_their_histories(cohorts, m
             alpha = alpha if alpha.norm() <= 0.8 else 0.8 * alpha / alpha.norm()
             noisy = (alpha.double() + noise[row]).clamp(min=0)
             weights = noisy / noisy.sum() if noisy.sum() > 0 else torch.full_like(noisy, 1 / len(noisy))
+            weights = weights.detach() if upload == "stop_gradient" else weights
             users.append(sum(w * b for w, b in zip(weights.float(), model.basis, strict=True)))
         losses = [
             click_losses((news[chosen] @ users[row])[None])[0]
@@ -271,6 +273,21 @@ def test_categories_that_are_not_sensitive_spend_nothing(cohorts, model):
     cohort, users = private_cohort(cohorts.cohort(draw), work_of(cohorts), algorithm.attention, 20, False, True)
     hidden = (cohort.news["sensitive"][cohort.history] & cohort.history_mask).any(1)
     assert torch.equal(users.noise.any(1), hidden)
+
+
+def test_a_stopped_gradient_is_the_same_under_autocast(cohorts, model):
+    """News of histories alone are encoded without a graph; what autocast keeps of that must not cut the others'."""
+    algorithm = PrivateRec(5, 10.0, upload="stop_gradient")
+    algorithm.setup(model, cohorts, None)
+    cohort = cohorts.cohort(algorithm.select(cohorts, 0).draw)
+    rows, users = private_cohort(cohort, work_of(cohorts), algorithm.attention, 20, False, True)
+    with model.privately(users):
+        expected = fused_gradient(model, rows, "mean").updates
+        with torch.autocast("cpu", torch.bfloat16):
+            found = fused_gradient(model, rows, "mean").updates
+    assert any(bool(value.any()) for name, value in expected.items() if name.startswith("base.news"))
+    for name, value in expected.items():
+        assert (found[name] - value).norm() < 0.1 * value.norm() + 5e-3, name
 
 
 def test_a_category_that_the_data_lacks_is_refused(cohorts, model):
