@@ -70,7 +70,15 @@ def bench_rounds(
         }
         Trainer(**settings, logger=run.logger, callbacks=[measured]).fit(loop, data)
     names = {part: config[part].class_path.rsplit(".", 1)[-1] for part in ("algorithm", "model", "aggregation")}
-    about = {**names, "data": data.source.name, "rounds": rounds, "clock": clock, "threads": torch.get_num_threads()}
+    about = {
+        **names,
+        "data": data.source.name,
+        "rounds": rounds,
+        "clock": clock,
+        "threads": torch.get_num_threads(),
+        "precision": config.trainer.precision or "32-true",
+        "compile": config.compile,
+    }
     return {**about, **measured.figures()}
 
 
