@@ -18,7 +18,15 @@ def explain(message: str, parser: ArgumentParser, parts: Parts) -> str:
     for found in (_unknown_class, _unknown_key, _unnamed_class, _wrong_value):
         if line := found(message, parser, parts):
             return line
-    return " ".join(message.split()).replace("Parser key", "configuration key")
+    return " ".join(_likeliest(message).split()).replace("Parser key", "configuration key")
+
+
+def _likeliest(message: str) -> str:
+    """What was wrong with the one alternative that counts, out of a report on all alternatives of a type."""
+    _, errors, listed = message.partition("Errors:")
+    bullets = re.split(r"\n\s*- ", listed.split("Given value")[0])
+    found = next((bullet for bullet in bullets if bullet.strip() and "NoneType" not in bullet), message)
+    return f"{key}: {found}" if errors and (key := _key(message)) else found
 
 
 def _unknown_class(message: str, parser: ArgumentParser, parts: Parts) -> str | None:
@@ -47,7 +55,10 @@ def _unknown_key(message: str, parser: ArgumentParser, parts: Parts) -> str | No
         return None
     if (part := _key(message).split(".")[0]) and "." not in unknown:
         unknown = f"{part}.{unknown}"
-    known = _known_keys(parser, parts)
+    return _nearest(unknown, _known_keys(parser, parts))
+
+
+def _nearest(unknown: str, known: list[str]) -> str:
     leaves = {key.rsplit(".", 1)[-1]: key for key in known}
     near = difflib.get_close_matches(unknown, known, 1) or [
         leaves[name] for name in difflib.get_close_matches(unknown.rsplit(".", 1)[-1], leaves, 1)
@@ -61,6 +72,8 @@ def _unnamed_class(message: str, parser: ArgumentParser, parts: Parts) -> str | 
     if not unnamed or not (setting := re.search(r"NestedArg\(key='([\w.]+)'", message)):
         return None
     part = _key(message)
+    if f"{part}.{setting[1].split('.')[0]}" not in (known := _known_keys(parser, parts)):
+        return _nearest(f"{part}.{setting[1]}", known)
     return f"{part}.{setting[1]}: name the {part} first, by --{part} CLASS or in a --config file before it"
 
 

@@ -22,10 +22,26 @@ class RoundProgress(TQDMProgressBar):
         bar.unit = "round"
         return bar
 
-    def on_train_epoch_start(self, trainer: Trainer, *args: object) -> None:
-        self.train_progress_bar.reset(trainer.max_steps)
-        self.train_progress_bar.initial = trainer.global_step
-        self.train_progress_bar.set_description("Round")
+    def on_train_start(self, trainer: Trainer, *args: object) -> None:
+        super().on_train_start(trainer, *args)
+        bar = self.train_progress_bar
+        bar.reset(trainer.max_steps)
+        bar.initial = bar.n = trainer.global_step
+        bar.set_description("Round")
+
+    def on_train_epoch_start(self, *args: object) -> None:
+        """The only epoch; a resumed one does not start."""
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
+        bar = self.train_progress_bar
+        if self._should_update(trainer.global_step, trainer.max_steps):
+            bar.n = trainer.global_step
+            bar.set_postfix(self.get_metrics(trainer, pl_module))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._train_progress_bar is not None:
+            self._train_progress_bar.n = trainer.global_step
+        super().on_validation_end(trainer, pl_module)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, int | str | float | dict]:
         metrics = trainer.callback_metrics

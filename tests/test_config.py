@@ -91,6 +91,8 @@ def test_mistakes_are_one_clear_line(extra, message):
 def test_a_setting_of_a_part_without_a_class_asks_for_the_class(part, setting):
     with pytest.raises(UsageError, match=f"^{part}.{setting}: name the {part} first, by --{part} CLASS"):
         parse(["--data.store", "x", f"--{part}.{setting}", "0"])
+    with pytest.raises(UsageError, match=f"unknown configuration key '{part}.{setting}z': did you mean '{part}."):
+        parse(["--data.store", "x", f"--{part}.{setting}z", "0"])
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,14 @@ def test_every_setting_has_a_description():
         (
             ["--algorithm.clients_per_round", "2.5"],
             "whole number of clients, or a fraction above 0 and below 1, not 2.5",
+        ),
+        (
+            ["--algorithm.clients_per_round", ".inf"],
+            "whole number of clients, or a fraction above 0 and below 1, not inf",
+        ),
+        (
+            ["--algorithm.clients_per_round", ".nan"],
+            "whole number of clients, or a fraction above 0 and below 1, not nan",
         ),
         (["--algorithm.client_dropout", "1"], "a probability below 1"),
         (["--algorithm", "Centralized", "--algorithm.batch_size", "0"], "batch_size must be at least 1"),

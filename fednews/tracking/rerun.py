@@ -102,8 +102,8 @@ def differences(client: "MlflowClient", run_id: str, fingerprint_now: str) -> li
     found = []
     if tags.get("fednews.fingerprint") != fingerprint_now:
         found.append(f"the data: fingerprint {fingerprint_now}, then {tags.get('fednews.fingerprint', UNKNOWN)}")
-    if int(tags.get("fednews.resumed", 0)):
-        found.append(f"the run was interrupted and resumed {tags['fednews.resumed']} times")
+    if times := int(tags.get("fednews.resumed", 0)):
+        found.append(f"the run was interrupted and resumed {times} time{'s' * (times > 1)}")
     return found + _code(then, now) + _packages(then, now) + _machine(then, now)
 
 

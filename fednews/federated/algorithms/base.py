@@ -148,7 +148,7 @@ class ClientSampling(Algorithm):
     """
 
     def __init__(self, clients_per_round: float, client_dropout: float) -> None:
-        if clients_per_round <= 0 or (clients_per_round >= 1 and clients_per_round != int(clients_per_round)):
+        if not (0 < clients_per_round < 1 or (clients_per_round >= 1 and float(clients_per_round).is_integer())):
             raise UsageError(
                 "algorithm.clients_per_round is a whole number of clients, or a fraction above 0 and below 1, "
                 f"not {clients_per_round:g}"
