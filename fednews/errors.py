@@ -7,6 +7,10 @@ class FednewsError(Exception):
     exit_code = 1
 
 
+class StorageError(FednewsError):
+    """Something could not be kept or read; once it can, a run goes on from its last checkpoint."""
+
+
 class Stopped(FednewsError):
     """A run was ended on purpose before its last round: it counts as KILLED, not as FAILED."""
 

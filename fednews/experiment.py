@@ -16,11 +16,12 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from fednews.checkpoints import WholeCheckpoints
 from fednews.config import digest, dump, instantiate, parse, parse_text
 from fednews.data.features import take_news
 from fednews.data.module import NewsDataModule
 from fednews.data.store import Store
-from fednews.errors import FednewsError, UsageError
+from fednews.errors import FednewsError, StorageError, UsageError
 from fednews.evaluation.evaluate import evaluate
 from fednews.federated.loop import FederatedLoop
 from fednews.heap import frozen_heap
@@ -145,7 +146,8 @@ def train(
         settings = vars(config.trainer) | ({} if watch.bar else {"enable_progress_bar": False})
         bar = [] if settings["enable_progress_bar"] is False else [RoundProgress()]
         callbacks = [last, best, *bar, *watch.callbacks]
-        trainer = Trainer(**settings, logger=run.logger if run else False, callbacks=callbacks)
+        logger = run.logger if run else False
+        trainer = Trainer(**settings, logger=logger, callbacks=callbacks, plugins=[WholeCheckpoints()])
         try:
             with frozen_heap():
                 trainer.fit(loop, data, ckpt_path=checkpoint, weights_only=True)
@@ -353,7 +355,7 @@ def _record_unfinished(run: TrackedRun, loop: FederatedLoop, error: BaseExceptio
     if loop.ledger is not None:
         with contextlib.suppress(FednewsError, OSError):
             _record(run, loop)
-    if isinstance(error, KeyboardInterrupt | SystemExit):
+    if isinstance(error, KeyboardInterrupt | SystemExit | StorageError | OSError):
         saved = _local_checkpoint(run.run_id).is_file()
         then = f"continue with: fednews train --resume {run.run_id}" if saved else "it left no checkpoint to go on from"
         print(f"\nrun {run.run_id} stopped; {then}", file=sys.stderr)

@@ -32,16 +32,26 @@ class RoundProgress(TQDMProgressBar):
     def on_train_epoch_start(self, *args: object) -> None:
         """The only epoch; a resumed one does not start."""
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
-        bar = self.train_progress_bar
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
+        # Not when the round before ended: its metrics are published after that.
         if self._should_update(trainer.global_step, trainer.max_steps):
-            bar.n = trainer.global_step
-            bar.set_postfix(self.get_metrics(trainer, pl_module))
+            self._count(trainer)
+            self.train_progress_bar.set_postfix(self.get_metrics(trainer, pl_module))
+
+    def on_train_batch_end(self, *args: object) -> None:
+        """See above."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._count(trainer)
+        super().on_validation_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._count(trainer)
+        super().on_train_epoch_end(trainer, pl_module)
+
+    def _count(self, trainer: Trainer) -> None:
         if self._train_progress_bar is not None:
             self._train_progress_bar.n = trainer.global_step
-        super().on_validation_end(trainer, pl_module)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, int | str | float | dict]:
         metrics = trainer.callback_metrics

@@ -1,6 +1,7 @@
 """The whole way: configuration -> tracked run -> evaluation, resume and rerun, with the real store and trainer."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fednews.checkpoints import WholeCheckpoints
 from fednews.cli import main
 from fednews.config import parse, parse_text
 from fednews.data.tables import BehaviorRow, NewsRow
-from fednews.errors import FednewsError
+from fednews.errors import FednewsError, StorageError
 from fednews.experiment import Result, train
 from fednews.federated.loop import FederatedLoop
 from fednews.models.compiled import compile_encoders
@@ -257,6 +259,28 @@ def test_resume_goes_on_in_the_same_run_and_ends_like_the_uninterrupted_one(plac
     ]
     for name, value in ends[0]["state_dict"].items():
         assert torch.equal(value, ends[1]["state_dict"][name])
+
+
+def test_a_run_whose_checkpoint_does_not_fit_says_how_it_goes_on(place, finished, monkeypatch, capsys):
+    """The disk is full at the second evaluation; once there is room the run goes on from the first."""
+    save = WholeCheckpoints.save_checkpoint
+
+    def full(self, checkpoint, path, storage_options=None):
+        if checkpoint["global_step"] > 3:
+            raise StorageError(f"cannot write the checkpoint {path}: No space left on device")
+        save(self, checkpoint, path, storage_options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WholeCheckpoints, "save_checkpoint", full)
+        assert main(["train", "--config", "exp.yaml", "--name", "full"]) == 1
+    err = capsys.readouterr().err
+    (found,) = re.findall(r"continue with: fednews train --resume (\w+)", err)
+    assert "No space left on device" in err.splitlines()[-1]
+    assert connect().get_run(found).info.status == "FAILED"
+    assert main(["train", "--resume", found]) == 0
+    client = connect()
+    for name in ("loss", "val_auc"):
+        assert metric_history(client, found, name) == metric_history(client, finished.run_id, name)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednews.errors import FednewsError
+from fednews.errors import FednewsError, StorageError
 
 Parameters = dict[str, Tensor]
 _WRITES_AT_ONCE = 2
@@ -138,7 +138,7 @@ class ClientStore:
                         written = os.pwrite(self._file.fileno(), rest, place)
                         rest, place = rest[written:], place + written
         except OSError as error:
-            raise FednewsError(
+            raise StorageError(
                 f"cannot keep {len(self)} clients' parameters ({len(self) * self._row_bytes} bytes): "
                 f"{error.strerror}; set TMPDIR to a folder with room"
             ) from error

@@ -4,6 +4,7 @@ import math
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,22 @@ def number(value: float) -> float:
     return math.copysign(math.inf, value) if abs(value) == sys.float_info.max else value
 
 
-def metric_history(client: "MlflowClient", run_id: str, key: str, until: int | None = None) -> dict[int, float]:
+PAUSES = "fednews.pauses"
+"""Tag of a resumed run: when it ended and went on, ``end-start end-start …`` in milliseconds since 1970."""
+
+
+def pauses(run: "Run") -> list[tuple[int, int]]:
+    """When a run had ended before it was resumed, in milliseconds since 1970."""
+    return [tuple(map(int, pause.split("-"))) for pause in run.data.tags.get(PAUSES, "").split()]
+
+
+def metric_history(
+    client: "MlflowClient",
+    run_id: str,
+    key: str,
+    until: int | None = None,
+    pauses: Sequence[tuple[int, int]] = (),
+) -> dict[int, float]:
     """``key`` by step. A step that a resumed run logged again counts with its last value.
 
     Args:
@@ -76,10 +92,12 @@ def metric_history(client: "MlflowClient", run_id: str, key: str, until: int | N
         run_id: the run.
         key: the metric's name.
         until: only what was logged up to this moment (milliseconds since 1970).
+        pauses: leave out what was logged between such moments.
     """
     with clear_errors(client.tracking_uri):
         history = client.get_metric_history(run_id, key)
     kept = [m for m in history if until is None or m.timestamp <= until]
+    kept = [m for m in kept if not any(end < m.timestamp < start for end, start in pauses)]
     return {m.step: number(m.value) for m in sorted(kept, key=lambda m: m.timestamp)}
 
 

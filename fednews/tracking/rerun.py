@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fednews.errors import FednewsError, UsageError
-from fednews.tracking.lookup import download_artifact, has_artifact, metric_history, read_artifact, resolve_run, search
+from fednews.tracking.lookup import (
+    download_artifact,
+    has_artifact,
+    metric_history,
+    pauses,
+    read_artifact,
+    resolve_run,
+    search,
+)
 from fednews.tracking.provenance import UNKNOWN, collect
 from fednews.tracking.store import clear_errors, connect
 
@@ -164,11 +172,11 @@ def _compare_metrics(client: "MlflowClient", a: str, b: str, exact: bool) -> lis
 
 
 def _histories(client: "MlflowClient", run_id: str) -> dict[str, dict[int, float]]:
-    """Collect the metrics that the run itself logged: `fednews evaluate` adds some after its end."""
+    """Collect the metrics that the run itself logged: `fednews evaluate` adds some while it does not run."""
     with clear_errors(client.tracking_uri):
         run = client.get_run(run_id)
     keys = [key for key in run.data.metrics if not key.endswith(TIMINGS)]
-    histories = {key: metric_history(client, run_id, key, run.info.end_time) for key in keys}
+    histories = {key: metric_history(client, run_id, key, run.info.end_time, pauses(run)) for key in keys}
     return {key: history for key, history in histories.items() if history}
 
 

@@ -21,7 +21,7 @@ from urllib.request import url2pathname
 import psutil
 
 from fednews.errors import FednewsError, Stopped
-from fednews.tracking.lookup import resolve_run
+from fednews.tracking.lookup import PAUSES, resolve_run
 from fednews.tracking.parameters import flatten
 from fednews.tracking.provenance import Provenance, collect
 from fednews.tracking.reaper import is_alive
@@ -137,6 +137,10 @@ class TrackedRun:
         process = {k: v for k, v in _process_tags(provenance).items() if k in _PROCESS_TAGS}
         with clear_errors(client.tracking_uri):
             client.update_run(run.run_id, status="RUNNING")
+        if found.info.end_time:
+            process[PAUSES] = (
+                f"{found.data.tags.get(PAUSES, '')} {found.info.end_time}-{int(time.time() * 1000)}".strip()
+            )
         run.set_tags({**process, "fednews.resumed": str(times)})
         with clear_errors(client.tracking_uri):
             for stale in {"fednews.error", "fednews.closed_by"} & found.data.tags.keys():

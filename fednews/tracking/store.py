@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fednews.errors import FednewsError, UsageError
+from fednews.errors import FednewsError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -112,14 +112,14 @@ def artifact_root(uri: str) -> str | None:
 
 @contextlib.contextmanager
 def clear_errors(uri: str) -> Iterator[None]:
-    """Turn a failure of the tracking store inside the block into a one-line ``FednewsError``."""
+    """Turn a failure of the tracking store inside the block into a one-line ``StorageError``."""
     import sqlalchemy.exc
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
-        raise FednewsError(f"tracking store {hide_password(uri)}: {_reason(error)}; {_advice(uri)}") from error
+        raise StorageError(f"tracking store {hide_password(uri)}: {_reason(error)}; {_advice(uri)}") from error
 
 
 def hide_password(uri: str) -> str:

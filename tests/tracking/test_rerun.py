@@ -1,4 +1,5 @@
 import dataclasses
+import time
 from collections.abc import Mapping
 
 import pytest
@@ -6,8 +7,10 @@ import torch
 
 from fednews.errors import FednewsError
 from fednews.tracking import rerun
+from fednews.tracking.lookup import pauses
 from fednews.tracking.provenance import Provenance, collect
 from fednews.tracking.rerun import compare_runs, differences, recorded_config, repeat
+from fednews.tracking.run import TrackedRun
 
 from .small import Trained, batches, trainer
 
@@ -119,6 +122,18 @@ def test_what_was_added_after_the_end_does_not_count(client, train):
     end = client.get_run(a).info.end_time
     client.log_metric(a, "dev_auc", 0.6, timestamp=end + 10)
     client.log_metric(a, "loss", 0.6, timestamp=end + 10, step=1)
+    assert compare_runs(client, a, b, exact=True) == []
+
+
+def test_what_was_added_before_a_resume_does_not_count_either(client, train):
+    a, b = train().run_id, train().run_id
+    for _ in range(2):
+        time.sleep(0.005)
+        client.log_metric(a, "dev_auc", 0.6)
+        time.sleep(0.005)
+        with TrackedRun.resume(client, a) as run:
+            pass
+    assert len(pauses(client.get_run(run.run_id))) == 2
     assert compare_runs(client, a, b, exact=True) == []
 
 

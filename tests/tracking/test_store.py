@@ -179,7 +179,7 @@ def test_an_unwritable_folder_is_a_clear_error(tmp_path):
     process = child(OPEN, tmp_path, preexec_fn=give_up_roots_override)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert errors.strip().splitlines()[-1].startswith("FednewsError: tracking store sqlite")
+    assert errors.strip().splitlines()[-1].startswith("StorageError: tracking store sqlite")
     assert "Permission denied" in errors
     assert "Traceback" not in errors
 
@@ -188,7 +188,7 @@ def test_a_full_disk_leaves_no_half_made_database(tmp_path):
     process = child(LIMIT_FILES + OPEN, tmp_path)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert errors.strip().startswith("FednewsError: tracking store sqlite"), errors
+    assert errors.strip().startswith("StorageError: tracking store sqlite"), errors
     assert "disk" in errors
     assert len(errors.strip().splitlines()) == 1
     assert [path.name for path in (tmp_path / "mlruns").iterdir()] == ["mlflow.db.lock"]
