@@ -87,17 +87,15 @@ class Floor:
         """The news that replaces clicks is one more; of users taken as constants nothing is carried back."""
         cohort = with_history_per_sample(cohort) if algorithm.per_sample else cohort
         constant = algorithm.upload == "stop_gradient"
-        parts = list(each_client(cohort)) if apart else [cohort]
-        needed = Flops(
-            self.cohort(cohort, constant).forward, sum(self.cohort(part, constant).backward for part in parts)
-        )
+        whole = self.cohort(cohort, constant)
+        needed = whole.forward + (self._apart(cohort, constant) if apart else whole).backward
         if algorithm.attention.padding:
             one = self.anonymous()
-            needed += Flops(one.forward, 0 if constant else one.backward * len(parts))
-        return needed.total
+            needed += one.forward + (0 if constant else one.backward * (len(cohort) if apart else 1))
+        return needed
 
-    def _apart(self, cohort: Cohort) -> Flops:
-        return sum((self.cohort(part) for part in each_client(cohort)), Flops())
+    def _apart(self, cohort: Cohort, constant_users: bool = False) -> Flops:
+        return sum((self.cohort(part, constant_users) for part in each_client(cohort)), Flops())
 
     def cohort(self, cohort: Cohort, constant_users: bool = False) -> Flops:
         """One forward and backward pass at one set of parameters.

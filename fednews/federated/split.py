@@ -71,29 +71,19 @@ class ServerHalf:
         self._features = features
         self._at_once = at_once
         self._streams = streams
-        self._kept: tuple[tuple[int, ...], Tensor, Tensor] | None = None
+        self._kept: tuple[tuple[int, ...], list[tuple[Tensor, Tensor]]] | None = None
 
     def encode(self, model: NewsModel, rows: Tensor, *draw: int, keep: bool = False) -> Tensor:
         """Representations ``[n, …]`` of the store's news ``rows``, of which there is one at least; ``draw`` numbers the
         dropout, such as (round, part of its news). ``keep``: :meth:`gradients` will be asked for theirs.
         """
+        kept = keep and len(rows) <= self._at_once
+        with torch.set_grad_enabled(kept):
+            chunks = list(self._encoded(model, rows, *draw))
         if keep:
-            self._kept = None
-            if len(rows) <= self._at_once:
-                [(positions, news)] = self._chunks(rows, _device(model))
-                vectors = self._encode(model, news, *draw, 0)
-                self._kept = draw, positions, vectors
-                return torch.empty_like(vectors).index_copy_(0, positions, vectors.detach())
-        return self._encode_all(model, rows, *draw)
-
-    @torch.no_grad()
-    def _encode_all(self, model: NewsModel, rows: Tensor, *draw: int) -> Tensor:
-        out = None
-        for chunk, (positions, news) in enumerate(self._chunks(rows, _device(model))):
-            vectors = self._encode(model, news, *draw, chunk)
-            out = vectors.new_empty(len(rows), *vectors.shape[1:]) if out is None else out
-            out[positions] = vectors
-        return out
+            self._kept = (draw, chunks) if kept else None
+        positions, vectors = zip(*chunks, strict=True)
+        return torch.cat(vectors).detach()[torch.cat(positions).argsort()]
 
     def gradients(self, model: NewsModel, rows: Tensor, gradient: Tensor, *draw: int) -> dict[str, Tensor]:
         """Gradients of the news model by name, given those of the vectors ``[n, …]`` that :meth:`encode` gave."""
@@ -103,7 +93,8 @@ class ServerHalf:
         # What autocast keeps from encoding was cast without a graph, and would cut this one.
         torch.clear_autocast_cache()
         totals = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-        for positions, vectors in self._differentiable(model, rows, *draw):
+        kept, self._kept = self._kept, None
+        for positions, vectors in kept[1] if kept and kept[0] == draw else self._encoded(model, rows, *draw):
             parts = torch.autograd.grad(
                 vectors, list(parameters.values()), gradient[positions].to(vectors.dtype), allow_unused=True
             )
@@ -112,18 +103,12 @@ class ServerHalf:
                     total += part
         return totals
 
-    def _differentiable(self, model: NewsModel, rows: Tensor, *draw: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Positions in ``rows`` and vectors with their graph, kept or made again."""
-        kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == draw:
-            yield kept[1:]
-            return
+    def _encoded(self, model: NewsModel, rows: Tensor, *draw: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Chunk by chunk, positions in ``rows`` and vectors, with their graph where gradients are enabled."""
         for chunk, (positions, news) in enumerate(self._chunks(rows, _device(model))):
-            yield positions, self._encode(model, news, *draw, chunk)
-
-    def _encode(self, model: NewsModel, news: dict[str, Tensor], *draw: int) -> Tensor:
-        with self._streams.torch_global("news_dropout", *draw):
-            return encode_by_length(model, news)
+            with self._streams.torch_global("news_dropout", *draw, chunk):
+                vectors = encode_by_length(model, news)
+            yield positions, vectors
 
     def _chunks(self, rows: Tensor, device: torch.device) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Positions in ``rows`` and model inputs of news of similar text length, so that little padding is computed."""

@@ -82,8 +82,7 @@ def metric_history(
     client: "MlflowClient",
     run_id: str,
     key: str,
-    until: int | None = None,
-    pauses: Sequence[tuple[int, int]] = (),
+    but: Sequence[tuple[float, float]] = (),
 ) -> dict[int, float]:
     """``key`` by step. A step that a resumed run logged again counts with its last value.
 
@@ -91,13 +90,11 @@ def metric_history(
         client: of the store.
         run_id: the run.
         key: the metric's name.
-        until: only what was logged up to this moment (milliseconds since 1970).
-        pauses: leave out what was logged between such moments.
+        but: leave out what was logged between such moments (milliseconds since 1970).
     """
     with clear_errors(client.tracking_uri):
         history = client.get_metric_history(run_id, key)
-    kept = [m for m in history if until is None or m.timestamp <= until]
-    kept = [m for m in kept if not any(end < m.timestamp < start for end, start in pauses)]
+    kept = [m for m in history if not any(end < m.timestamp < start for end, start in but)]
     return {m.step: number(m.value) for m in sorted(kept, key=lambda m: m.timestamp)}
 
 

@@ -175,8 +175,9 @@ def _histories(client: "MlflowClient", run_id: str) -> dict[str, dict[int, float
     """Collect the metrics that the run itself logged: `fednews evaluate` adds some while it does not run."""
     with clear_errors(client.tracking_uri):
         run = client.get_run(run_id)
+    idle = [*pauses(run), *([(run.info.end_time, math.inf)] if run.info.end_time is not None else [])]
     keys = [key for key in run.data.metrics if not key.endswith(TIMINGS)]
-    histories = {key: metric_history(client, run_id, key, run.info.end_time, pauses(run)) for key in keys}
+    histories = {key: metric_history(client, run_id, key, idle) for key in keys}
     return {key: history for key, history in histories.items() if history}
 
 

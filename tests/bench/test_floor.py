@@ -5,7 +5,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fednews.bench.floor import Floor, has_floor
-from fednews.data.features import NewsInfo
 from fednews.federated.algorithms.cfl import CFL
 from fednews.federated.algorithms.efficient_fedrec import EfficientFedRec
 from fednews.federated.algorithms.fcf import FCF
@@ -18,7 +17,6 @@ from fednews.federated.parts import each_client, part_of
 from fednews.federated.private_draws import private_cohort, with_history_per_sample
 from fednews.federated.round import Round
 from fednews.models.private import PrivateRecModel
-from tests.conftest import MODELS
 
 WORD, HEADS, HEAD, QUERY = 12, 2, 5, 7  # of the small NRMS
 DIM = HEADS * HEAD
@@ -77,10 +75,12 @@ def test_methods_count_each_news_once_per_set_of_parameters(nrms, cohort):
     assert floor.round(FedPer(clients_per_round=6, local_steps=3), cohort, False) == 3 * (forward + backward)
 
 
+on_privaterec = pytest.mark.parametrize("make_model", ["private_nrms"], indirect=True)
+
+
 @pytest.fixture
-def private(synthetic_store, streams) -> PrivateRecModel:
-    with streams.torch_global("test_model"):
-        return MODELS["private_nrms"](NewsInfo.of(synthetic_store, None, streams), dropout=0.0)
+def private(make_model) -> PrivateRecModel:
+    return make_model(dropout=0.0)
 
 
 def one_history(cohort):
@@ -89,6 +89,7 @@ def one_history(cohort):
     return next(part for part in parts if len(part.history) == 1 and part.history_mask.all())
 
 
+@on_privaterec
 @pytest.mark.parametrize("upload", ["published", "stop_gradient"])
 @pytest.mark.parametrize("padding", [0.0, 0.3])
 def test_privaterecs_floor_is_what_its_pass_takes_where_nothing_is_padded(private, cohorts, cohort, upload, padding):
@@ -105,6 +106,7 @@ def test_privaterecs_floor_is_what_its_pass_takes_where_nothing_is_padded(privat
     assert counted.get_total_flops() - spared == floor.round(algorithm, part, separate=False)
 
 
+@on_privaterec
 def test_privaterecs_clients_share_a_forward_pass_alone_where_each_sends_its_own_gradient(private, cohorts, cohort):
     floor = Floor(private)
     whole, clients = floor.cohort(cohort), [floor.cohort(part) for part in each_client(cohort)]

@@ -80,8 +80,9 @@ class EfficientFedRec(ClientSampling):
         news_at_once: Size | None = None,
     ) -> None:
         super().__init__(clients_per_round, client_dropout)
-        if min_multiplicity < 1:
-            raise UsageError(f"algorithm.min_multiplicity must be at least 1, not {min_multiplicity}")
+        for name, value in (("min_multiplicity", min_multiplicity), ("news_at_once", news_at_once)):
+            if value is not None and value < 1:
+                raise UsageError(f"algorithm.{name} must be at least 1, not {value}")
         if news_lr is not None and news_lr <= 0:
             raise UsageError(f"algorithm.news_lr must be above 0, not {news_lr}")
         self.news_lr = news_lr

@@ -160,7 +160,7 @@ def test_a_minimum_multiplicity_needs_counts(nrms):
         method.check_parts(nrms, SecureAggregation(reveal_counts=False))
 
 
-@pytest.mark.parametrize("settings", [{"min_multiplicity": 0}, {"news_lr": 0.0}])
+@pytest.mark.parametrize("settings", [{"min_multiplicity": 0}, {"news_at_once": 0}, {"news_lr": 0.0}])
 def test_settings_out_of_range_are_refused(settings):
     with pytest.raises(UsageError, match=next(iter(settings))):
         EfficientFedRec(**settings)
